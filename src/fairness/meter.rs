@@ -194,7 +194,7 @@ impl PlaneMeter {
     pub fn admit(&self, now: Moment, asked: Asked) -> Result<(), Refusal> {
         let writes = asked != Asked::Read;
         if let Err(refusal) = self.take_rates(now, writes)
-            && !(asked == Asked::Renewal && self.takes_renewal(now, refusal))
+            && !(asked == Asked::Renewal && self.takes_renewal(now))
         {
             self.refused.fetch_add(1, Ordering::Relaxed);
             return Err(refusal);
@@ -203,15 +203,14 @@ impl PlaneMeter {
         Ok(())
     }
 
-    /// Takes one renewal from what a plane has beyond the rate that refuses it.
-    fn takes_renewal(&self, now: Moment, refusal: Refusal) -> bool {
-        let per_second = match refusal {
-            Refusal::Requests { per_second, .. } | Refusal::Writes { per_second, .. } => per_second,
-            Refusal::Watches { .. } => return false,
-        };
+    /// Takes one renewal from what a plane has beyond its rates. That is a part of the lower one: a part of a high rate
+    /// of requests would be more than all writes that the plane may make.
+    fn takes_renewal(&self, now: Moment) -> bool {
+        let own = &self.limits;
+        let rates = [&own.requests_per_second, &own.writes_per_second];
         // A rate of zero is a plane that nobody is to write to.
-        let per_second = per_second.filter(|rate| *rate > 0);
-        per_second.is_some_and(|rate| {
+        let lowest = rates.into_iter().filter_map(limit).min();
+        lowest.filter(|rate| *rate > 0).is_some_and(|rate| {
             let part = (rate / RENEWALS_PART).max(1);
             self.renewal_rate.take(now, part).is_ok()
         })
@@ -471,6 +470,24 @@ mod tests {
             ..PlaneLimits::NONE
         });
         assert!(meter.admit(Moment(9 * SECOND), Asked::Renewal).is_err());
+        meter.set_limits(&PlaneLimits {
+            requests_per_second: Some(100),
+            writes_per_second: Some(0),
+            ..PlaneLimits::NONE
+        });
+        let last = Moment(12 * SECOND);
+        let taken = |asked: Asked| {
+            (0..200)
+                .filter(|_| meter.admit(last, asked).is_ok())
+                .count()
+        };
+        assert_eq!((taken(Asked::Read), taken(Asked::Renewal)), (100, 0));
+        meter.set_limits(&PlaneLimits {
+            requests_per_second: Some(100),
+            writes_per_second: Some(20),
+            ..PlaneLimits::NONE
+        });
+        assert_eq!((taken(Asked::Read), taken(Asked::Renewal)), (0, 2));
         let forwarding = PlaneMeter::default();
         forwarding.remember_refusal(now, true, SECOND);
         assert!(forwarding.remembered(now, Asked::Write).is_err());
