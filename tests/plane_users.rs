@@ -203,6 +203,11 @@ async fn what_ends_a_credential_ends_it_with_the_next_request() -> Result<()> {
         "{said}"
     );
     refused(&of_now).await?;
+    // Nor does a record that says nothing bring ended keys back.
+    let nothing = site.change_access("a", json!(null)).await?;
+    nothing.refuses(422, "may be 3, or 4")?;
+    refused(&of_now).await?;
+    refused(&joe).await?;
     let of_third = user("ann")?;
     admitted(&of_third).await?;
     // A plane of the same name is another plane.

@@ -291,11 +291,12 @@ pub(crate) fn errors(
     old: Option<&Value>,
     (is_read_by_all, now): (bool, i64),
 ) -> Vec<FieldError> {
-    let Some(access) = object.at(&["spec", "access"]) else {
-        return Vec::new();
-    };
     let path = Path::new("spec");
     let path = path.child("access");
+    let Some(access) = object.at(&["spec", "access"]) else {
+        // Without it the first keys would sign again, and prove whom a rotation has ended.
+        return key_errors(object, old, &path, now);
+    };
     if !is_read_by_all {
         return vec![not_read_by_all(&path)];
     }
@@ -327,7 +328,15 @@ pub(crate) fn errors(
             &mut errors,
         );
     }
-    let overlap = access.int_at(&["keyOverlapSeconds"]).unwrap_or_default();
+    errors.extend(key_errors(object, old, &path, now));
+    errors
+}
+
+/// Returns what is wrong with the generation of keys of `spec.access`, which is `path`.
+fn key_errors(object: &Value, old: Option<&Value>, path: &Path<'_>, now: i64) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let overlap = object.int_at(&["spec", "access", "keyOverlapSeconds"]);
+    let overlap = overlap.unwrap_or_default();
     if !(0..=LIFETIME_MAX).contains(&overlap) {
         let why = "must be between 0 and a year";
         let path = path.child("keyOverlapSeconds");
@@ -337,8 +346,7 @@ pub(crate) fn errors(
     if new != known && (old.is_none() || new != known + 1 || new > i64::from(u16::MAX)) {
         let why = format!("may be {known}, or {} to rotate the keys", known + 1);
         errors.push(FieldError::invalid(&path.child("keyGeneration"), new, why));
-    }
-    if let Some(why) = old.and_then(|old| ends_too_early(object, old, now)) {
+    } else if let Some(why) = old.and_then(|old| ends_too_early(object, old, now)) {
         errors.push(FieldError::forbidden(&path.child("keyGeneration"), why));
     }
     errors
@@ -638,6 +646,13 @@ mod tests {
         same.set(&["status", "keys", "generation"], 9_i64);
         prepare_update(&mut same, &next, 9_000);
         assert_eq!(read(&same), spec);
+        // Nor do keys that have ended come back with a record that says nothing.
+        let silent = json!({"metadata": {"name": "a"}});
+        let refused = errors(&silent, Some(&next), (true, 1_059));
+        let refused: Vec<String> = refused.iter().map(FieldError::body).collect();
+        assert_eq!(refused.len(), 1, "{refused:?}");
+        assert!(refused[0].contains("may be 1, or 2"), "{refused:?}");
+        assert_eq!(errors(&silent, Some(&start), (true, 1_060)), []);
         for (generation, old) in [(3, Some(&next)), (0, Some(&next)), (-1, None), (1, None)] {
             assert_eq!(
                 errors(&with(generation, 0), old, (true, 1_000)).len(),

@@ -10,12 +10,16 @@ use anyhow::{Context, bail};
 use polyplane_apimachinery::{Value, json};
 use polyplane_batteries::polyplane::access::ADMINS;
 use polyplane_pki::ClientKey;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 /// Attempts of a change that others overtake. More would hide a controller that writes all the time.
 const ATTEMPTS: usize = 5;
 /// The user of `--admin`, unless another is named.
 const ADMIN: &str = "admin";
+/// What a rotation leaves to whoever made such Secrets: the server does not fill them anew.
+const TOKEN_SECRETS: &str = "Secrets of type kubernetes.io/service-account-token still hold such tokens: delete \
+    them, and make those anew that are needed";
 
 /// Prints a kubeconfig for one control plane.
 ///
@@ -146,14 +150,30 @@ pub async fn rotate(client: &Client, options: &RotateOptions) -> anyhow::Result<
         false => options.overlap,
     };
     let overlap = i64::try_from(overlap.as_secs())?;
+    let first = OnceLock::new();
     let plane = change(client, name, |plane| {
-        let generation = plane.int_at(&["spec", "access", "keyGeneration"]);
-        let next = generation.unwrap_or_default() + 1;
-        plane.set(&["spec", "access", "keyGeneration"], next);
-        plane.set(&["spec", "access", "keyOverlapSeconds"], overlap);
+        let wanted = *first.get_or_init(|| generation(plane) + 1);
+        set_rotation(plane, wanted, overlap);
     })
     .await?;
     Ok(line(&rotated(name, &plane))?)
+}
+
+fn generation(plane: &Value) -> i64 {
+    let path = ["spec", "access", "keyGeneration"];
+    plane.int_at(&path).unwrap_or_default()
+}
+
+/// Replaces the keys of a control plane, unless it has reached the generation `wanted` with that overlap. A
+/// write can have landed although its answer is a conflict; another rotation would end what the first one keeps.
+fn set_rotation(plane: &mut Value, wanted: i64, overlap: i64) {
+    let known = generation(plane);
+    let path = ["spec", "access", "keyOverlapSeconds"];
+    if known >= wanted && plane.int_at(&path) == Some(overlap) {
+        return;
+    }
+    plane.set(&["spec", "access", "keyGeneration"], known + 1);
+    plane.set(&path, overlap);
 }
 
 /// Returns what the rotation of a control plane's keys means for earlier credentials, by what the server says
@@ -163,7 +183,7 @@ fn rotated(name: &str, plane: &Value) -> String {
     let until = plane.str_at(&["status", "keys", "previousAcceptedUntil"]);
     if !until.is_empty() {
         return format!(
-            "{replaced}; certificates and tokens of the earlier keys are accepted until {until}"
+            "{replaced}; certificates and tokens of the earlier keys are accepted until {until}. {TOKEN_SECRETS}"
         );
     }
     let others = match plane.at(&["spec", "authentication"]) {
@@ -173,9 +193,7 @@ fn rotated(name: &str, plane: &Value) -> String {
         None => "",
     };
     format!(
-        "{replaced}; no certificate or token of the earlier keys is accepted any more{others}. Secrets of type \
-         kubernetes.io/service-account-token still hold such tokens: delete them, and make those anew that are \
-         needed"
+        "{replaced}; no certificate or token of the earlier keys is accepted any more{others}. {TOKEN_SECRETS}"
     )
 }
 
@@ -283,7 +301,7 @@ mod tests {
             json!({"status": {"keys": {"previousAcceptedUntil": "2030-01-01T00:00:00Z"}}});
         let said = rotated("a", &plane);
         assert!(
-            said.ends_with("are accepted until 2030-01-01T00:00:00Z"),
+            said.contains("are accepted until 2030-01-01T00:00:00Z. Secrets"),
             "{said}"
         );
         plane.remove(&["status", "keys", "previousAcceptedUntil"]);
@@ -300,6 +318,24 @@ mod tests {
             said.contains("any more; those of the CAs and issuers"),
             "{said}"
         );
+    }
+
+    #[test]
+    fn a_rotation_that_has_landed_is_not_made_twice() {
+        let mut plane = json!({"spec": {"access": {"grants": []}}});
+        set_rotation(&mut plane, 1, 60);
+        assert_eq!(generation(&plane), 1);
+        let landed = plane.clone();
+        set_rotation(&mut plane, 1, 60);
+        assert_eq!(plane, landed);
+        // Somebody else's rotation with another overlap is not this one.
+        set_rotation(&mut plane, 1, 0);
+        assert_eq!(generation(&plane), 2);
+        let overlap = plane.int_at(&["spec", "access", "keyOverlapSeconds"]);
+        assert_eq!(overlap, Some(0));
+        // The next command makes the next keys.
+        set_rotation(&mut plane, 3, 0);
+        assert_eq!(generation(&plane), 3);
     }
 
     #[test]
