@@ -29,7 +29,7 @@ use crate::verbs::credential::IssueCredential;
 use crate::verbs::delete;
 use crate::verbs::external;
 use crate::verbs::external::ExternalObjects;
-use crate::verbs::list::{number_of_version, reached};
+use crate::verbs::list::{reached, version_of_get};
 use crate::verbs::{
     connect, create, evict, list, patch, review, scale_and_binding, token_request, update, watch,
 };
@@ -535,7 +535,7 @@ async fn read(call: &Call<'_>) -> Result<ObjectRef, ApiError> {
         let gone = "the export parameter, deprecated since v1.14, is no longer supported";
         return Err(ApiError::bad_request(gone));
     }
-    let asked = number_of_version(RESOURCE_VERSION.read(query))?;
+    let asked = version_of_get(call, RESOURCE_VERSION.read(query))?;
     answerable(call).await?;
     if asked != 0 {
         reached(call, asked).await?;

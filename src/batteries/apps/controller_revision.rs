@@ -4,6 +4,8 @@ use crate::shared::object_metadata;
 use crate::shared::validation::numbers::non_negative;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
+use polyplane_apimachinery::names::NameRule;
+use polyplane_registry::Scope;
 use polyplane_registry::strategy::{Context, Strategy, age};
 
 /// Behaviour of ControllerRevisions.
@@ -33,7 +35,8 @@ impl Strategy for ControllerRevision {
     }
 
     fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
-        let mut errors = object_metadata::validate_finalizers(object);
+        let mut errors =
+            object_metadata::validate(object, Scope::Namespaced, NameRule::DnsSubdomain);
         non_negative(
             object.int_at(&["revision"]),
             &Path::new("revision"),

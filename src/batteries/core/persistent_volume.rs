@@ -385,6 +385,7 @@ fn sources_of(object: &Value) -> Value {
 }
 
 /// Renames labels in node requirements to those of `new`, if these are their successors.
+/// Upstream looks successors up in a map, so that an empty key succeeds every other label.
 fn rename_labels(old: &mut Value, new: &Value) {
     let path = ["required", "nodeSelectorTerms"];
     let Some(terms) = old.at_mut(&path).and_then(Value::as_array_mut) else {
@@ -402,9 +403,40 @@ fn rename_labels(old: &mut Value, new: &Value) {
             .zip(new_term.items_at(&["matchExpressions"]))
         {
             let (key, new_key) = (requirement.str_at(&["key"]), new_one.str_at(&["key"]));
-            if SUCCESSORS.contains(&(key, new_key)) {
+            let ends = new_key.is_empty() && !SUCCESSORS.iter().any(|(beta, _)| *beta == key);
+            if ends || SUCCESSORS.contains(&(key, new_key)) {
                 requirement.set(&["key"], new_key);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_label_succeeds_all_labels_but_beta_ones() {
+        let affinity = |key: &str| {
+            let mut requirement = Value::object();
+            requirement.set(&["key"], key);
+            let mut term = Value::object();
+            term.set(&["matchExpressions"], Value::Array(vec![requirement]));
+            let mut affinity = Value::object();
+            let path = ["required", "nodeSelectorTerms"];
+            affinity.set(&path, Value::Array(vec![term]));
+            affinity
+        };
+        for (old, new, is_renamed) in [
+            ("topology.kubernetes.io/zone", "", true),
+            ("beta.kubernetes.io/os", "kubernetes.io/os", true),
+            ("beta.kubernetes.io/os", "", false),
+            ("topology.kubernetes.io/zone", "a", false),
+        ] {
+            let mut renamed = affinity(old);
+            rename_labels(&mut renamed, &affinity(new));
+            let expected = affinity(if is_renamed { new } else { old });
+            assert_eq!(renamed, expected, "{old} to {new:?}");
         }
     }
 }

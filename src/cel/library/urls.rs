@@ -120,9 +120,15 @@ fn parse(text: &str) -> Result<Url, String> {
         _ if !before.starts_with('/') => ("", ""),
         _ => ("", before),
     };
-    check_escapes(path)?;
-    let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
+    let (user, host) = match host.rsplit_once('@') {
+        Some((user, host)) => (Some(user), host),
+        None => (None, host),
+    };
     check_host(host)?;
+    if let Some(user) = user {
+        check_user(user)?;
+    }
+    check_escapes(path)?;
     Ok(Url {
         scheme: scheme.to_ascii_lowercase(),
         host: host.to_owned(),
@@ -154,6 +160,18 @@ fn check_escapes(text: &str) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// Checks a user and a password as Go does: neither may need an escape that it does not have.
+fn check_user(user: &str) -> Result<(), String> {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:~!$&'()*+,;=%@".contains(&byte);
+    if !user.bytes().all(fits) {
+        return Err("net/url: invalid userinfo".to_owned());
+    }
+    // Apart, so that an escape cut off by the colon is shown without what follows it.
+    let (name, password) = user.split_once(':').unwrap_or((user, ""));
+    check_escapes(name)?;
+    check_escapes(password)
 }
 
 fn check_host(host: &str) -> Result<(), String> {
@@ -256,4 +274,31 @@ fn query<'a>(context: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
         .into_iter()
         .map(|(name, values)| (Key::String(Text::from(name)), Value::list(values)));
     Ok(Value::map(entries.collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::complaint;
+
+    #[test]
+    fn a_user_with_letters_that_need_an_escape_makes_no_url() {
+        for good in [
+            "https://user:pw@h/p",
+            "https://u@er:p@w@h/p",
+            "https://a%5Db@h",
+            "https://@h",
+            "https://:@h",
+        ] {
+            assert_eq!(complaint(good), None, "{good}");
+        }
+        for bad in ["https://use]r:pw@h/p", "https://a b@h", "https://\u{e9}@h"] {
+            let why = complaint(bad);
+            assert_eq!(why.as_deref(), Some("net/url: invalid userinfo"), "{bad}");
+        }
+        for bad in ["https://%a:pw@h", "https://user:%a@h"] {
+            let why = complaint(bad);
+            let expected = Some("invalid URL escape \"%a\"");
+            assert_eq!(why.as_deref(), expected, "{bad}");
+        }
+    }
 }

@@ -5,7 +5,9 @@
 
 pub(crate) mod custom;
 mod named;
+pub(crate) mod options;
 mod protobuf;
+pub(crate) mod scale;
 
 use crate::answer::negotiate::BodySyntax;
 use crate::kinds::custom::CustomKind;
@@ -66,8 +68,6 @@ fn scheme(group: &str) -> &'static str {
     }
 }
 
-/// The place of upstream's registry of option kinds, as its errors name it.
-const OPTIONS_SCHEME: &str = "pkg/apis/meta/internalversion/scheme/register.go:27";
 /// Number of bytes of a body that are shown to a client which has sent something other than an
 /// object.
 const SHOWN_MAX: usize = 30;
@@ -105,6 +105,9 @@ pub enum BodyError {
     /// The version has more than one slash.
     #[error("unexpected GroupVersion string: {0}")]
     GroupVersion(Str),
+    /// The body, which this shows, names a group without a version.
+    #[error("Object 'apiVersion' is missing in '{0}'")]
+    NoVersion(String),
     /// The kind is not the expected one; the text is upstream's.
     #[error("{0}")]
     OtherKind(String),
@@ -362,41 +365,22 @@ fn parse(
     }
 }
 
-/// Reads a body of options, which may be in the version of any group.
-///
-/// # Errors
-/// Returns 400 if it cannot be read as options.
-pub fn decode_options(
-    call: &Call<'_>,
-    syntax: BodySyntax,
-    definition: DefId,
-) -> Result<Value, ApiError> {
-    let schemas = call.tenant.base.schemas();
-    let bad_request = |error: BodyError| ApiError::bad_request(error.to_string());
-    let document =
-        parse((schemas, definition), &call.request.body, syntax, None).map_err(bad_request)?;
-    let mut tree = document.tree;
-    let named = named_kind(&tree).map_err(bad_request)?;
-    if !matches!(named.kind.as_str(), "" | "DeleteOptions") {
-        return Err(ApiError::bad_request(named.unregistered(OPTIONS_SCHEME)));
-    }
-    match schemas.decode(definition, &mut tree, Empties::Null) {
-        Ok(_) => Ok(tree),
-        Err(error) => Err(ApiError::bad_request(error.to_string())),
-    }
-}
-
 /// Checks that a patch has not changed kind and version.
 ///
 /// # Errors
 /// Returns the error of upstream's decoder about the object.
 pub fn check_patched(tree: &Value, expected: Expected<'_>) -> Result<(), BodyError> {
     let named = named_kind(tree)?.or(expected);
-    if named.kind == expected.kind
-        && named.group == expected.group
-        && named.version == expected.version
-    {
+    if named.is(expected) {
         return Ok(());
+    }
+    if scale::is_old(&named) {
+        scale::check_old_selector(tree)?;
+        // Upstream converts an old Scale to the one that is expected.
+        return match expected.kind {
+            "Scale" => Ok(()),
+            _ => Err(BodyError::OtherKind(named.unconvertible(expected))),
+        };
     }
     let schemas = expected.schemas;
     let other = schemas
@@ -407,20 +391,15 @@ pub fn check_patched(tree: &Value, expected: Expected<'_>) -> Result<(), BodyErr
 }
 
 fn check_kind(named: &Named, expected: Expected<'_>) -> Result<(), ApiError> {
-    if named.kind == expected.kind
-        && named.group == expected.group
-        && named.version == expected.version
-    {
+    if named.is(expected) {
         return Ok(());
     }
     // A kind that another scheme serves is not known to this scheme.
     let foreign = scheme(&named.group) != scheme(expected.group);
-    if foreign
-        || expected
-            .schemas
-            .kind(&named.group, &named.version, &named.kind)
-            .is_none()
-    {
+    let served = expected
+        .schemas
+        .kind(&named.group, &named.version, &named.kind);
+    if foreign || (served.is_none() && !scale::is_old(named)) {
         return Err(cannot_be_handled(
             named,
             expected,

@@ -66,8 +66,21 @@ pub fn options(call: &Call<'_>) -> Result<DeleteOptions, ApiError> {
     let definition = schemas
         .find("io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions")
         .ok_or_else(|| ApiError::internal("the schema of DeleteOptions is missing"))?;
-    let tree = body::decode_options(call, syntax, definition)?;
+    let tree = body::options::decode(call, syntax, definition)?;
     DeleteOptions::parse(call.request, Some(&tree))
+}
+
+/// Warns that the pods of jobs stay, unless the client said what becomes of them.
+fn warn_of_orphans(call: &Call<'_>, options: &DeleteOptions) {
+    if call.row.name == "jobs"
+        && call.row.rules.default_gc_policy == "OrphanDependents"
+        && options.propagation.is_none()
+        && options.orphan_dependents.is_none()
+    {
+        call.warn(
+            "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning",
+        );
+    }
 }
 
 /// Deletes the object of the path.
@@ -81,15 +94,7 @@ pub async fn delete(call: &Call<'_>) -> Result<Deleted, ApiError> {
         return Err(ApiError::internal(NO_UNSAFE_DELETER));
     }
     refuse_system_class(call, &name)?;
-    if call.row.name == "jobs"
-        && call.row.rules.default_gc_policy == "OrphanDependents"
-        && options.propagation.is_none()
-        && options.orphan_dependents.is_none()
-    {
-        call.warn(
-            "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning",
-        );
-    }
+    warn_of_orphans(call, &options);
     let orphans = options.orphan_dependents;
     let mut delete = Delete::new(call, name, Ok(options));
     let written = write::delete(call, &mut delete).await?;
@@ -500,6 +505,7 @@ pub async fn delete_collection(call: &Call<'_>, wish: Representation) -> Result<
         ]));
     }
     let selection = Selection::of(call, &listing)?;
+    warn_of_orphans(call, &options);
     let prefix = select::prefix(call);
     let page = list::page(call, &listing, &prefix).await?;
     let items = list::collect(call, &selection, &prefix, &page).await;

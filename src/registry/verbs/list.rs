@@ -307,6 +307,24 @@ pub fn number_of_version(text: &str) -> Result<u64, ApiError> {
     })
 }
 
+/// Reports whether upstream answers from its store, because its watch cache does not hold the kind.
+fn answered_by_store(call: &Call<'_>) -> bool {
+    let storage = &call.row.storage;
+    storage.group.is_empty() && storage.resource == "events"
+}
+
+/// Parses the version that the get of an object starts from; an empty text is 0.
+///
+/// # Errors
+/// Returns 500 if it is not a number, as upstream's watch cache does, and 400 as its store does.
+pub fn version_of_get(call: &Call<'_>, text: &str) -> Result<u64, ApiError> {
+    if answered_by_store(call) {
+        parse_version(text)
+    } else {
+        number_of_version(text)
+    }
+}
+
 /// Waits until the plane has seen a version.
 ///
 /// # Errors
@@ -317,13 +335,11 @@ pub async fn reached(call: &Call<'_>, asked: u64) -> Result<(), ApiError> {
     if plane.reached(Version::from_raw(asked), deadline).await {
         Ok(())
     } else {
-        // Upstream answers from its store for events, which its watch cache does not hold, and names no time then.
-        let storage = &call.row.storage;
-        let is_event = storage.group.is_empty() && storage.resource == "events";
+        // Upstream's store names no time.
         Err(ApiError::too_large_resource_version(
             asked,
             plane.seen().raw(),
-            u32::from(!is_event),
+            u32::from(!answered_by_store(call)),
         ))
     }
 }

@@ -241,15 +241,14 @@ impl ReadPatch {
         if expected.custom.is_some() {
             body::custom::check_patched(&patched, expected)?;
         } else if !matches!(self.patch, Patch::Strategic(_)) {
-            body::check_patched(&patched, expected)
-                .map_err(|error| Failed::Refused(error.to_string()))?;
-            if patched.get("apiVersion").is_none() {
-                // Upstream reads an object without a version in its internal form, which has none
-                // of the fields of any version.
-                let unknown = patched.as_object().into_iter().flat_map(Map::keys);
-                let unknown = unknown.filter(|name| *name != "kind");
-                let unknown = unknown.map(|name| Problem::Unknown(name.to_owned()).to_string());
-                complaints.extend(unknown);
+            let of_custom_kind = call.row.custom.is_some();
+            let checked = match of_custom_kind {
+                true => body::scale::check_patched(&patched, expected),
+                false => body::check_patched(&patched, expected),
+            };
+            checked.map_err(|error| Failed::Refused(error.to_string()))?;
+            if !of_custom_kind && patched.get("apiVersion").is_none() {
+                complaints.extend(all_unknown(&patched));
                 patched = Value::object();
             }
         }
@@ -291,6 +290,14 @@ impl ReadPatch {
         let error = FieldError::invalid(&Path::new("patch"), bad.as_str(), why);
         ApiError::invalid(Qualified::new("", ""), "", &[error])
     }
+}
+
+/// Returns the complaints about an object without a version. Upstream reads it in its internal form, which has
+/// none of the fields of any version.
+fn all_unknown(patched: &Value) -> impl Iterator<Item = String> {
+    let members = patched.as_object().into_iter().flat_map(Map::keys);
+    let unknown = members.filter(|name| *name != "kind");
+    unknown.map(|name| Problem::Unknown(name.to_owned()).to_string())
 }
 
 /// Returns a patched object as upstream shows it: members that the patch did not change as they are

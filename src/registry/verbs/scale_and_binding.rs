@@ -168,7 +168,11 @@ pub async fn write_scale(call: &Call<'_>) -> Result<Written, ApiError> {
         let options = WriteOptions::parse(call.request, "UpdateOptions")?;
         let syntax = negotiate::input(call.request)?;
         let expected = scale_kind(call, definition);
-        let tree = body::decode(call, syntax, expected, options.field_validation)?;
+        let tree = body::decode(call, syntax, expected, options.field_validation);
+        let tree = tree.map_err(|error| match call.row.custom {
+            Some(_) => body::scale::unreadable(),
+            None => error,
+        })?;
         body::match_name(&tree, &name)?;
         (ScaleSource::Whole(tree), options)
     };

@@ -18,3 +18,4 @@ mod subresources;
 mod system_classes;
 mod tables;
 mod write_facts;
+mod wrong_bodies;

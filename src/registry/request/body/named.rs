@@ -25,27 +25,43 @@ impl Named {
         self
     }
 
+    /// Returns whether this is the `expected` kind in the expected version.
+    pub(super) fn is(&self, expected: Expected<'_>) -> bool {
+        self.kind == expected.kind
+            && self.group == expected.group
+            && self.version == expected.version
+    }
+
     /// Reports that the kind is not known in `scheme`.
     pub(super) fn unregistered(&self, scheme: &str) -> String {
-        let api = api_version(&self.group, &self.version);
-        format!(
-            "no kind {:?} is registered for version {api:?} in scheme {scheme:?}",
-            self.kind
-        )
+        let Self {
+            group,
+            version,
+            kind,
+        } = self;
+        if *version == "__internal" {
+            return format!(
+                "no kind {kind:?} is registered for the internal version of group {group:?} in scheme {scheme:?}"
+            );
+        }
+        let api = api_version(group, version);
+        format!("no kind {kind:?} is registered for version {api:?} in scheme {scheme:?}")
     }
 
     /// Reports that the kind is known but is not the `expected` one.
     pub(super) fn unconvertible(&self, expected: Expected<'_>) -> String {
-        let package = |group: &str| match group.split('.').next() {
-            None | Some("") => "core".to_owned(),
-            Some(first) => first.to_owned(),
+        let package = match expected.group.split('.').next() {
+            None | Some("") => "core",
+            Some(first) => first,
         };
+        self.unconvertible_to(&format!("{package}.{}", expected.kind))
+    }
+
+    /// Reports that the kind is known but is not that of a type in Go.
+    pub(super) fn unconvertible_to(&self, go_type: &str) -> String {
         format!(
-            "converting ({}.{}) to ({}.{}): unknown conversion",
-            self.version,
-            self.kind,
-            package(expected.group),
-            expected.kind
+            "converting ({}.{}) to ({go_type}): unknown conversion",
+            self.version, self.kind
         )
     }
 }

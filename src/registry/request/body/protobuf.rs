@@ -32,6 +32,11 @@ impl<'a> Message<'a> {
         Ok(Self { envelope, named })
     }
 
+    /// Returns the envelope and the kind that it names.
+    pub(super) fn into_parts(self) -> (Envelope<'a>, Named) {
+        (self.envelope, self.named)
+    }
+
     /// Decodes the message, which has to be of the `expected` kind. An envelope that names no kind has the
     /// expected one.
     ///

@@ -47,10 +47,11 @@ pub fn validate_metadata(given: &Value, path: &Path<'_>, errors: &mut Vec<FieldE
         &path.child("labels"),
     ));
     for field in FORBIDDEN_METADATA {
+        // An empty list and a period of zero count as set: upstream compares with Go's zero value, nil.
         let empty = match &given[field] {
-            Value::Null | Value::Int(0) => true,
+            Value::Null => true,
+            Value::Int(0) => field != "deletionGracePeriodSeconds",
             Value::String(text) => text.is_empty(),
-            Value::Array(items) => items.is_empty(),
             _ => false,
         };
         if !empty {
@@ -170,4 +171,25 @@ fn validate_sources(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>)
     };
     // Upstream shows the path as the value here, which as JSON is an empty object.
     errors.push(FieldError::invalid(path, Bad::Shown("{}".into()), detail));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_list_counts_as_set_in_the_metadata_of_a_template() {
+        let mut metadata = Value::object();
+        metadata.set(&["generation"], 0_i64);
+        metadata.set(&["generateName"], "");
+        let mut errors = Vec::new();
+        validate_metadata(&metadata, &Path::new("metadata"), &mut errors);
+        assert!(errors.is_empty());
+
+        metadata.set(&["ownerReferences"], Value::Array(Vec::new()));
+        validate_metadata(&metadata, &Path::new("metadata"), &mut errors);
+        let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        let expected = "metadata.ownerReferences: Forbidden: cannot be set";
+        assert_eq!(texts, [expected]);
+    }
 }
