@@ -399,7 +399,9 @@ async fn a_release_that_a_full_store_does_not_disclose_is_settled_by_a_read() {
         let release = async {
             match is_bulk {
                 true => a.planes.put_to_sleep(vec![Arc::clone(&slot)]).await,
-                false => drop(a.planes.hand_off(&slot, None).await),
+                false => {
+                    let _ = a.planes.hand_off(&slot, None).await;
+                }
             }
         };
         let released = tokio::time::timeout(PATIENCE / 4, release).await;

@@ -239,7 +239,7 @@ mod tests {
         for (lines, expected) in cases {
             let mut headers = HeaderMap::new();
             for line in lines {
-                headers.append(ACCEPT_ENCODING, HeaderValue::from_static(*line));
+                headers.append(ACCEPT_ENCODING, HeaderValue::from_static(line));
             }
             assert_eq!(takes_gzip_of_metrics(&headers), expected, "{lines:?}");
         }
