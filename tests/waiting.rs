@@ -34,6 +34,15 @@ impl Replica {
         Self::start_with(name, folder, store, &[])
     }
 
+    /// Starts a replica, and returns once it serves.
+    async fn ready(name: &str, folder: &Path, store: &str) -> Result<Self> {
+        let mut replica = Self::start(name, folder, store)?;
+        replica
+            .until("/readyz", |reply| reply.status == 200)
+            .await?;
+        Ok(replica)
+    }
+
     fn start_with(name: &str, folder: &Path, store: &str, options: &[&str]) -> Result<Self> {
         let folder = folder.join(name);
         std::fs::create_dir_all(folder.join("certs"))?;
@@ -220,10 +229,7 @@ async fn a_replica_whose_etcd_is_out_of_space_stays_ready_and_reads() -> Result<
 async fn a_replica_that_starts_while_its_etcd_is_out_of_space_says_so() -> Result<()> {
     let etcd = Cluster::start(1, &[], &[]).await?;
     let folder = tempfile::tempdir()?;
-    let mut replica = Replica::start("late", folder.path(), &etcd.url())?;
-    replica
-        .until("/readyz", |reply| reply.status == 200)
-        .await?;
+    let mut replica = Replica::ready("late", folder.path(), &etcd.url()).await?;
     replica.process.kill().await?;
     // Each start has other ports.
     std::fs::remove_file(replica.folder.join("certs/admin.kubeconfig"))?;
@@ -313,10 +319,7 @@ async fn a_replica_whose_store_hangs_ends_within_its_grace() -> Result<()> {
 async fn the_token_for_metrics_opens_metrics_and_nothing_else() -> Result<()> {
     let etcd = Cluster::start(1, &[], &[]).await?;
     let folder = tempfile::tempdir()?;
-    let mut replica = Replica::start("counted", folder.path(), &etcd.url())?;
-    replica
-        .until("/readyz", |reply| reply.status == 200)
-        .await?;
+    let mut replica = Replica::ready("counted", folder.path(), &etcd.url()).await?;
     let mut endpoint = replica.admin()?;
     let plane = create_plane(&endpoint, "team-a").await?;
     endpoint.token = Some(TOKEN.to_owned());

@@ -19,6 +19,7 @@ use polyplane_apimachinery::status::ApiError;
 use polyplane_plane::{
     Committed, Key, KeyQueueGuard, ObjectRef, Settled, Snapshot, SubmitError, Write,
 };
+pub use polyplane_storage::chain;
 use std::future::Future;
 use tokio::time::Instant;
 
@@ -308,16 +309,4 @@ fn refusal(error: &SubmitError) -> ApiError {
         SubmitError::Lost => ApiError::moved(),
         other => ApiError::service_unavailable(chain(other)).with_retry_after(RETRY_SECONDS),
     }
-}
-
-/// Returns an error with its sources, on one line.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(inner) = source {
-        text.push_str(": ");
-        text.push_str(&inner.to_string());
-        source = inner.source();
-    }
-    text
 }

@@ -4,7 +4,7 @@
 
 use crate::log_limit::LogLimit;
 use crate::membership::state::RingState;
-use polyplane_storage::{CommitError, Committed, Health, Store};
+use polyplane_storage::{CommitError, Committed, Health, Store, chain};
 use std::error::Error;
 use std::sync::Arc;
 
@@ -62,15 +62,4 @@ fn why_refused(store: &dyn Store, error: &dyn Error) -> String {
     let remedy = store.remedy();
     let remedy = remedy.map_or_else(String::new, |remedy| format!("; {remedy}"));
     format!("this replica does not join the ring, because {cause}{remedy}")
-}
-
-/// Returns an error with its causes, outermost first.
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
 }

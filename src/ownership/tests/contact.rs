@@ -4,6 +4,7 @@
 use super::*;
 use crate::membership::member_record::{decode_member, member_key};
 use polyplane_storage::{CommitFault, ReadFault, Rejection};
+use tokio::task::JoinHandle;
 
 /// Waits until a replica has a reason for being no useful member that has these words.
 async fn says(ring: &Ring, words: &str) {
@@ -20,6 +21,21 @@ async fn wakes(replica: &Replica, birth: &Birth) {
     }
 }
 
+/// Lets replica b join, and returns without waiting. It answers pings by the planes of another replica.
+async fn joining(town: &Town, other: &Replica) -> (Arc<Ring>, JoinHandle<Result<(), JoinError>>) {
+    let wire = Wire {
+        from: id("b"),
+        wires: Arc::clone(&town.wires),
+    };
+    let ring = Ring::newcomer(Arc::clone(&town.store), options("b"), Arc::new(wire)).await;
+    let ring = ring.expect("the store is for it");
+    let answers = Arc::downgrade(&other.planes);
+    town.wires.listening.lock().insert(id("b"), answers);
+    let joining = Arc::clone(&ring);
+    let joining = tokio::spawn(async move { joining.join().await });
+    (ring, joining)
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_that_no_member_trusts_does_not_join_before_one_does() {
     let town = Town::new();
@@ -27,17 +43,7 @@ async fn a_replica_that_no_member_trusts_does_not_join_before_one_does() {
     let birth = town.plane_of("b", &["a", "b"]).await;
     town.write(&birth, "x", "1").await;
     town.wires.strangers.lock().push(id("b"));
-    let wire = Wire {
-        from: id("b"),
-        wires: Arc::clone(&town.wires),
-    };
-    let ring = Ring::newcomer(Arc::clone(&town.store), options("b"), Arc::new(wire)).await;
-    let ring = ring.expect("the store is for it");
-    // It answers pings by the planes of another replica.
-    let answers = Arc::downgrade(&a.planes);
-    town.wires.listening.lock().insert(id("b"), answers);
-    let joining = Arc::clone(&ring);
-    let joining = tokio::spawn(async move { joining.join().await });
+    let (ring, joining) = joining(&town, &a).await;
     says(&ring, "member a at a:1").await;
     says(&ring, "peer CA").await;
     assert_eq!((members(&a), ring.holder()), (vec!["a".to_owned()], None));
@@ -77,16 +83,7 @@ async fn a_replica_with_another_ca_than_the_members_does_not_join_before_they_tr
     let a = town.join("a").await;
     assert_eq!(named(&town, "a").await, Some(trust("old", &["old"])));
     town.wires.ending.lock().push((id("b"), id("a")));
-    let wire = Wire {
-        from: id("b"),
-        wires: Arc::clone(&town.wires),
-    };
-    let ring = Ring::newcomer(Arc::clone(&town.store), options("b"), Arc::new(wire)).await;
-    let ring = ring.expect("the store is for it");
-    let answers = Arc::downgrade(&a.planes);
-    town.wires.listening.lock().insert(id("b"), answers);
-    let joining = Arc::clone(&ring);
-    let joining = tokio::spawn(async move { joining.join().await });
+    let (ring, joining) = joining(&town, &a).await;
     says(&ring, "issued by the CA new, and peer-ca.crt there has old").await;
     assert_eq!((members(&a), ring.holder()), (vec!["a".to_owned()], None));
     // The files of the member are replaced: its key says so at the next renewal.

@@ -12,7 +12,7 @@ use super::EtcdOptions;
 use super::credentials::Credentials;
 use super::reply::{Fault, describe, fault, is_untrusted};
 use super::server::OWN_AGENT;
-use crate::error::OpenError;
+use crate::error::{OpenError, chain};
 
 /// The longest time that a member may take to answer a status request.
 pub(super) const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -185,14 +185,4 @@ fn tls_config(options: &EtcdOptions, credentials: &Credentials) -> ClientTlsConf
         config = config.domain_name(name);
     }
     config
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
 }

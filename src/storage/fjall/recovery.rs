@@ -92,11 +92,7 @@ impl Writer {
             self.space.release_ballast();
         }
         let before = self.head.revision;
-        let opened = self.reopen(journal::rewrite);
-        if opened.is_ok() {
-            self.failures.opened();
-        }
-        match opened {
+        match self.reopen_failed() {
             Ok(()) if self.head.revision == group.head.revision && before != self.head.revision => {
                 // Opening synced the journal, so the batch that was found in it is durable.
                 group.head = self.head;
@@ -115,12 +111,7 @@ impl Writer {
     /// Opens a database again that broke while nothing was written. After too many failures in a row it stays
     /// open for readers, and the store takes no writes for a while.
     pub(super) fn mend(&mut self, why: &str) {
-        let is_full = self.check_space(0).is_err();
-        if !is_full {
-            // A full disk is a reason that ends by itself.
-            self.failures.add();
-        }
-        self.reopen_after(why);
+        self.reopen_after(why, true);
     }
 
     /// Does what helps a reader that met an error. A file that cannot be read breaks nothing else, so it is not
@@ -136,25 +127,29 @@ impl Writer {
                 if !pauses {
                     self.reread = Some(Instant::now());
                     tracing::warn!(why, "a read failed; opening the store again");
-                    self.reopen_after(why);
+                    self.reopen_after(why, false);
                 }
             }
         }
     }
 
-    fn reopen_after(&mut self, why: &str) {
+    /// Opens the database again. What led to it `counts` as one more failure or not; on a full disk it never does,
+    /// because that ends by itself. What does not count never makes the store rest.
+    fn reopen_after(&mut self, why: &str, counts: bool) {
         self.tried = Some(Instant::now());
         engine::discard(self.shared.engine.write().take());
         if self.check_space(0).is_err() {
             self.space.release_ballast();
+        } else if counts {
+            self.failures.add();
         }
-        let health = match self.reopen(journal::rewrite) {
-            Ok(()) => {
-                self.failures.opened();
-                Health::ReadOnly {
-                    reason: self.reason_to_rest(why),
-                }
-            }
+        let health = match self.reopen_failed() {
+            Ok(()) => Health::ReadOnly {
+                reason: match counts {
+                    true => self.reason_to_rest(why),
+                    false => why.to_owned(),
+                },
+            },
             Err(error) => {
                 self.note_failed_opening(&error);
                 Health::Failed {
@@ -205,19 +200,23 @@ impl Writer {
         let opened = self.shared.engine.read();
         let is_usable = opened.as_ref().is_some_and(|engine| !engine.is_broken());
         drop(opened);
-        if !is_usable {
-            if let Err(error) = self.reopen(journal::rewrite) {
-                self.note_failed_opening(&error);
-                let reason = format!("opening again: {error}");
-                return self.shared.set_health(Health::Failed { reason });
-            }
-            self.failures.opened();
+        if !is_usable && let Err(error) = self.reopen_failed() {
+            self.note_failed_opening(&error);
+            let reason = format!("opening again: {error}");
+            return self.shared.set_health(Health::Failed { reason });
         }
         match self.check_space(0) {
             // Only a write that came through shows that writes go: the head record, as it is.
             Ok(()) => _ = self.write_head(),
             Err(shortage) => self.note_shortage(&shortage),
         }
+    }
+
+    /// Opens a database again that has failed: the row of failures goes on if it fails soon.
+    fn reopen_failed(&mut self) -> Result<(), OpenError> {
+        self.reopen(journal::rewrite)?;
+        self.failures.opened();
+        Ok(())
     }
 
     /// Closes and opens the database, and takes over what it finds. Nothing that the system has in
