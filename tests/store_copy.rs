@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use http::Method;
-use places::{PATIENCE, Place, begin, copied, copy, copy_folder, copy_refused};
+use places::{PATIENCE, Place, Run, copied, copy, copy_folder, copy_refused};
 use polyplane_tests::client::{Client, version};
 use polyplane_tests::dice::Dice;
 use polyplane_tests::fixture::{Seen, fill, look_again};
@@ -34,32 +34,29 @@ const UNUSED: usize = 40;
 const STOPS: usize = 3;
 /// Changes of one object. Each is a transaction of the copy, so that there is time to kill it.
 const CHANGES: usize = 600;
+/// Runs that are asked to stop, until one is stopped before it is done.
+const INTERRUPTS: usize = 10;
 /// Runs of one copy that are killed. More would not find more, but take longer.
 const KILLS: usize = 6;
 
-/// Copies, with kill -9 at random moments, until the copy is complete. Returns how many of the runs went
-/// on with what another one had left.
+/// Copies, with kill -9 at random moments after a run says that it copies, until the copy is complete.
+/// Returns how many of the runs went on with what another one had left.
 async fn copied_with_kills(from: &str, to: &str, dice: &mut Dice) -> Result<usize> {
     let mut resumed = 0;
-    for _ in 0..KILLS {
-        let mut child = begin(from, to)?;
-        let delay = Duration::from_millis(100 + dice.below(900) as u64);
-        match timeout(delay, child.wait()).await {
-            Ok(status) => {
-                let output = child.wait_with_output().await?;
-                let said = String::from_utf8_lossy(&output.stderr);
-                ensure!(status?.success(), "{from} to {to}: {said}");
-                return Ok(resumed + usize::from(said.contains("going on with the copy")));
-            }
-            Err(_) => child.start_kill()?,
+    for kill in 0..KILLS {
+        let mut run = Run::begin(from, to).await?;
+        resumed += usize::from(run.goes_on());
+        // The first one is killed at once: no copy is that fast.
+        let delay = Duration::from_millis((kill * dice.below(300)) as u64);
+        if timeout(delay, run.child.wait()).await.is_err() {
+            run.child.start_kill()?;
         }
-        let output = child.wait_with_output().await?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        resumed += usize::from(said.contains("going on with the copy"));
-        // A run that was killed when it was done already.
-        if output.stdout.ends_with(b"may be served\n") {
+        let (status, said) = run.ended().await?;
+        // A run that was killed may have been done already, and not have said it.
+        if said.ends_with("may be served\n") || said.contains("holds a complete copy") {
             return Ok(resumed);
         }
+        ensure!(status.code().is_none(), "{from} to {to}: {said}");
     }
     let output = copy(from, to).await?;
     let said = String::from_utf8_lossy(&output.stderr);
@@ -259,7 +256,9 @@ async fn everything_moves_from_fjall_over_etcd_and_sled_back_to_fjall() -> Resul
     first.stop().await?;
     let mut resumed = 0;
     for (hop, to) in stops.into_iter().enumerate() {
-        resumed += copied_with_kills(&from.text(), &to.text(), &mut dice).await?;
+        let went_on = copied_with_kills(&from.text(), &to.text(), &mut dice).await?;
+        ensure!(went_on > 0, "hop {hop}: no kill hit a copy under way");
+        resumed += went_on;
         let server = to.serve(&pki, &block).await?;
         let root = server.root()?;
         let now = sight(&root, since, changes_since).await;
@@ -287,7 +286,6 @@ async fn everything_moves_from_fjall_over_etcd_and_sled_back_to_fjall() -> Resul
         from = to;
     }
     println!("{resumed} runs went on with a copy that was killed");
-    ensure!(resumed > 0, "no kill hit a copy under way");
     Ok(())
 }
 
@@ -349,14 +347,12 @@ async fn a_wrong_use_ends_with_one_line_and_harms_nothing() -> Result<()> {
 /// Ends a copy into a new folder by SIGTERM before it is complete. Returns what it says.
 async fn interrupted(from: &str, to: &Path) -> Result<String> {
     let name = to.display().to_string();
-    for attempt in 0..40 {
-        let child = begin(from, &name)?;
-        let id = child.id().context("it runs")?;
-        tokio::time::sleep(Duration::from_millis(900 - 20 * attempt)).await;
-        // It fails if the copy has ended already; the next attempt is earlier.
+    for _ in 0..INTERRUPTS {
+        let run = Run::begin(from, &name).await?;
+        let id = run.child.id().context("it runs")?;
+        // It fails if the copy has ended already.
         Command::new("kill").arg(id.to_string()).status().await?;
-        let output = timeout(PATIENCE, child.wait_with_output()).await??;
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let (_, said) = timeout(PATIENCE, run.ended()).await??;
         let begun = to.join("store/format").exists();
         if said.contains("run the same command again") && begun {
             return Ok(said);

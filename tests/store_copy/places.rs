@@ -3,7 +3,7 @@
 //! This module owns processes and folders. It does not know what is compared.
 
 use std::path::{Path, PathBuf};
-use std::process::{Output, Stdio};
+use std::process::{ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -14,7 +14,8 @@ use polyplane_tests::programs::polyplane;
 use polyplane_tests::ring::addresses::Block;
 use polyplane_tests::ring::etcd::Cluster;
 use polyplane_tests::ring::process::{Launch, Process, Told};
-use tokio::process::{Child, Command};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+use tokio::process::{Child, ChildStderr, Command};
 use tokio::time::timeout;
 
 const CONTROL_PLANES: &str = "/apis/polyplane.dev/v1alpha1/controlplanes";
@@ -141,8 +142,35 @@ pub fn copy_command(from: &str, to: &str) -> Result<Command> {
     Ok(command)
 }
 
-pub fn begin(from: &str, to: &str) -> Result<Child> {
-    Ok(copy_command(from, to)?.spawn()?)
+/// A copy that has said its first line: how far it is, or why it does not begin.
+pub struct Run {
+    pub child: Child,
+    first: String,
+    rest: BufReader<ChildStderr>,
+}
+
+impl Run {
+    pub async fn begin(from: &str, to: &str) -> Result<Self> {
+        let mut child = copy_command(from, to)?.spawn()?;
+        let mut rest = BufReader::new(child.stderr.take().context("it is piped")?);
+        let mut first = String::new();
+        timeout(COPY_PATIENCE, rest.read_line(&mut first)).await??;
+        Ok(Self { child, first, rest })
+    }
+
+    /// Returns whether it goes on with what another run has left.
+    pub fn goes_on(&self) -> bool {
+        self.first.starts_with("going on with the copy")
+    }
+
+    /// Waits for its end. Returns how it ended, and what it said.
+    pub async fn ended(mut self) -> Result<(ExitStatus, String)> {
+        let mut said = self.first;
+        self.rest.read_to_string(&mut said).await?;
+        let output = self.child.wait_with_output().await?;
+        said += &String::from_utf8_lossy(&output.stdout);
+        Ok((output.status, said))
+    }
 }
 
 /// Runs a copy to its end.

@@ -76,15 +76,7 @@ async fn run_copy(
 ) -> anyhow::Result<CopyEnd> {
     let mut copy = StoreCopy::open(Arc::clone(source), Arc::clone(target), options).await?;
     let mut progress = Progress::new(copy.state());
-    if copy.is_resumed() {
-        let CopyState { done, total, .. } = copy.state();
-        let mut out = std::io::stderr();
-        let _ = writeln!(
-            out,
-            "going on with the copy: {} of {} objects and {} of {} revisions of history are there",
-            done.objects, total.objects, done.revisions, total.revisions
-        );
-    }
+    say_begun(&copy);
     let end = copy.run(stop, |state| progress.report(state)).await;
     progress.end();
     let end = end?;
@@ -103,4 +95,24 @@ async fn run_copy(
         );
     }
     Ok(end)
+}
+
+/// Says how far the copy is when this process begins with it. What the line says is in the target: a run that
+/// is killed from here on is continued by the next one.
+fn say_begun(copy: &StoreCopy) {
+    let CopyState { done, total, .. } = copy.state();
+    let mut out = std::io::stderr();
+    // A closed standard error must not end the copy.
+    let _ = match copy.is_resumed() {
+        true => writeln!(
+            out,
+            "going on with the copy: {} of {} objects and {} of {} revisions of history are there",
+            done.objects, total.objects, done.revisions, total.revisions
+        ),
+        false => writeln!(
+            out,
+            "the copy begins: {} objects and {} revisions of history",
+            total.objects, total.revisions
+        ),
+    };
 }
