@@ -20,6 +20,7 @@ const WIDGETS: &str = "/apis/example.com/v1/namespaces/default/widgets";
 const ALL_WIDGETS: &str = "/apis/example.com/v1/widgets";
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const MERGE: &str = "application/merge-patch+json";
+const APPLY: &str = "application/apply-patch+yaml";
 /// Looks until something that needs no request of the test must have happened.
 const LOOKS: usize = 1000;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
@@ -529,5 +530,70 @@ async fn definitions_sleep_and_wake_in_every_state() -> Result<()> {
     until(&plane, gears, 200).await?;
     let all = plane.get(DEFINITIONS).await?.expect(200)?;
     ensure!(names(&all) == [format!("gears.{GROUP}")], "{all}");
+    Ok(())
+}
+
+/// Returns a definition of two versions that only a webhook converts between, and nothing listens there.
+fn gadgets() -> Value {
+    let mut gadgets = definition(
+        "gadgets",
+        "Gadget",
+        &json!({"args": {"type": "array",
+        "items": {"type": "string"}}}),
+    );
+    let mut older = gadgets["spec"]["versions"][0].clone();
+    older["name"] = json!("v1beta1");
+    older["storage"] = json!(false);
+    older["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["args"] =
+        json!({"type": "object", "additionalProperties": {"type": "string"}});
+    let versions = gadgets["spec"]["versions"].as_array_mut();
+    versions.expect("it has one").push(older);
+    gadgets["spec"]["conversion"] = json!({"strategy": "Webhook", "webhook": {
+        "clientConfig": {"url": "https://127.0.0.1:1/convert"},
+        "conversionReviewVersions": ["v1"]}});
+    gadgets
+}
+
+/// Nothing is stored by a write whose object only a webhook can bring into the stored version.
+#[tokio::test]
+async fn what_cannot_be_converted_is_not_stored() -> Result<()> {
+    let site = Site::start(&[]).await?;
+    let (_, plane) = site.plane("webhook").await?;
+    plane.post(DEFINITIONS, &gadgets()).await?.expect(201)?;
+    let inside = |version: &str| format!("/apis/{GROUP}/{version}/namespaces/default/gadgets");
+    let gadget = |name: &str, version: &str, args: &Value| {
+        json!({"apiVersion": format!("{GROUP}/{version}"), "kind": "Gadget",
+            "metadata": {"name": name}, "spec": {"args": args}})
+    };
+    let words = "conversion webhook for example.com/v1beta1, Kind=Gadget failed: ";
+    let body = gadget("a", "v1beta1", &json!({"x": "y"}));
+    for options in ["", "?dryRun=All"] {
+        let path = inside("v1beta1");
+        let created = plane.post(&format!("{path}{options}"), &body).await?;
+        created.refuses(500, words)?;
+        let applied = format!("{path}/a{options}");
+        let joint = if options.is_empty() { '?' } else { '&' };
+        let applied = format!("{applied}{joint}fieldManager=m");
+        let sent = plane.typed(Method::PATCH, &applied, APPLY, body.to_string());
+        sent.await?.refuses(500, words)?;
+    }
+    let list = plane.get(&inside("v1")).await?.expect(200)?;
+    ensure!(names(&list).is_empty(), "{list}");
+
+    // The name is free, and the stored version works; what it stores cannot be had in the other one.
+    let body = gadget("a", "v1", &json!(["x"]));
+    plane.post(&inside("v1"), &body).await?.expect(201)?;
+    let words = "conversion webhook for example.com/v1, Kind=Gadget failed: ";
+    let path = format!("{}/a", inside("v1beta1"));
+    plane.get(&path).await?.refuses(500, words)?;
+    let change = json!({"spec": {"args": {"x": "z"}}});
+    let sent = plane.typed(Method::PATCH, &path, MERGE, change.to_string());
+    sent.await?.refuses(500, words)?;
+    plane.delete(&path).await?.refuses(500, words)?;
+    let kept = plane
+        .get(&format!("{}/a", inside("v1")))
+        .await?
+        .expect(200)?;
+    ensure!(kept["spec"]["args"] == json!(["x"]), "{kept}");
     Ok(())
 }

@@ -246,10 +246,7 @@ impl CustomKind {
             return Ok(tree);
         }
         if self.conversion == ConversionStrategy::Webhook {
-            return Err(ApiError::internal(format!(
-                "conversion webhook for {}/{stored}, Kind={} failed: conversion webhooks are not called yet",
-                row.group, row.kind
-            )));
+            return Err(no_webhook(row, stored));
         }
         // Upstream sets no defaults of the version that an object is converted to.
         if source.id() != self.schema.id() {
@@ -260,19 +257,26 @@ impl CustomKind {
 
     /// Returns what is stored of a tree of the row's version, if that is less than the tree: members
     /// that the stored version does not have are dropped.
-    pub(crate) fn kept(&self, row: &Resource, tree: &Value) -> Option<Value> {
+    ///
+    /// # Errors
+    /// Returns 500 if only a webhook can convert the tree to the stored version. Then nothing may be
+    /// stored: readers of the stored version would get a body of another one.
+    pub(crate) fn kept(&self, row: &Resource, tree: &Value) -> Result<Option<Value>, ApiError> {
         let stored = &row.storage.version;
-        if *stored == row.version || self.conversion == ConversionStrategy::Webhook {
-            return None;
+        if *stored == row.version {
+            return Ok(None);
         }
-        let target = self.schema_of(stored)?;
-        if target.id() == self.schema.id() {
-            return None;
+        if self.conversion == ConversionStrategy::Webhook {
+            return Err(no_webhook(row, &row.version));
         }
+        let target = self.schema_of(stored);
+        let target = target.filter(|target| target.id() != self.schema.id());
+        let Some(target) = target else {
+            return Ok(None);
+        };
         let mut kept = tree.clone();
-        // What the request's schema has let pass has metadata that can be read.
-        prune(row, self.metadata, &target.structural(), &mut kept).ok()?;
-        Some(kept)
+        prune(row, self.metadata, &target.structural(), &mut kept)?;
+        Ok(Some(kept))
     }
 
     /// Returns whether readers see defaults that a stored tree lacks.
@@ -286,15 +290,11 @@ impl CustomKind {
     /// Returns a tree of the row's version as readers would see it if it were stored.
     ///
     /// # Errors
-    /// Returns 500 if the tree is damaged.
+    /// Returns 500 if the tree is damaged, or only a webhook can convert it to the stored version.
     pub(crate) fn as_read(&self, row: &Resource, tree: Value) -> Result<Value, ApiError> {
-        let is_same = row.storage.version == row.version;
-        if !is_same && self.conversion == ConversionStrategy::Webhook {
-            return Ok(tree);
-        }
-        let kept = self.kept(row, &tree);
+        let kept = self.kept(row, &tree)?;
         let stored = kept.unwrap_or(tree);
-        if is_same && !self.lacks_defaults(row, &stored) {
+        if row.storage.version == row.version && !self.lacks_defaults(row, &stored) {
             return Ok(stored);
         }
         self.shown(row, &row.storage.version, stored)
@@ -306,6 +306,14 @@ impl CustomKind {
         let found = versions.find(|(name, _)| name == version);
         found.map(|(_, schema)| schema)
     }
+}
+
+/// Returns the refusal of a conversion that only a webhook can make.
+fn no_webhook(row: &Resource, from: &str) -> ApiError {
+    ApiError::internal(format!(
+        "conversion webhook for {}/{from}, Kind={} failed: conversion webhooks are not called yet",
+        row.group, row.kind
+    ))
 }
 
 /// Prunes a stored tree.

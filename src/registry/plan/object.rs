@@ -28,9 +28,6 @@ pub const STALE: &str =
 /// Panics if the tree has no metadata. Every tree here was checked by the schema, which requires
 /// it.
 pub fn new_object(row: &Resource, tree: &Value, (now, lifetimes): (i64, &Lifetimes)) -> NewObject {
-    let kept = row.custom.as_ref();
-    let kept = kept.and_then(|custom| custom.kept(row, tree));
-    let tree = kept.as_ref().unwrap_or(tree);
     let custom = row.custom.as_ref();
     let lacks_defaults = custom.is_some_and(|custom| custom.lacks_defaults(row, tree));
     let encoded = row.schemas.encode_stored(row.stored_definition, tree);
@@ -77,7 +74,10 @@ pub fn put(
 ) -> Result<Operation, Interrupted> {
     let forms = (KindVersion::prepared(row), KindVersion::storage(row));
     let time = (run.now, &run.call.tenant.settings.lifetimes);
-    let object = if conversion::is_same(row, forms.0, forms.1) {
+    let object = if let Some(custom) = &row.custom {
+        let kept = custom.kept(row, tree)?;
+        new_object(row, kept.as_ref().unwrap_or(tree), time)
+    } else if conversion::is_same(row, forms.0, forms.1) {
         new_object(row, tree, time)
     } else {
         let mut stored = run.convert(row, tree.clone(), forms)?;

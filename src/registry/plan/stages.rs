@@ -401,7 +401,7 @@ impl Storing<'_, '_> {
         } = present;
         let is_same = match (&self.row.custom, &stored) {
             (Some(custom), Some(stored)) => {
-                let kept = custom.kept(self.row, &tree);
+                let kept = custom.kept(self.row, &tree)?;
                 fields::is_same(kept.as_ref().unwrap_or(&tree), stored)
             }
             _ => fields::is_same(&tree, &old),

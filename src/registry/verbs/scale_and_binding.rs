@@ -169,10 +169,11 @@ pub async fn write_scale(call: &Call<'_>) -> Result<Written, ApiError> {
         let syntax = negotiate::input(call.request)?;
         let expected = scale_kind(call, definition);
         let tree = body::decode(call, syntax, expected, options.field_validation);
-        let tree = tree.map_err(|error| match call.row.custom {
+        let mut tree = tree.map_err(|error| match call.row.custom {
             Some(_) => body::scale::unreadable(),
             None => error,
         })?;
+        body::match_path(call, &mut tree)?;
         body::match_name(&tree, &name)?;
         (ScaleSource::Whole(tree), options)
     };
