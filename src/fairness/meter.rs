@@ -14,8 +14,8 @@ const UNLIMITED: u64 = u64::MAX;
 /// Longer, and a plane whose limit was raised would still be refused.
 const REMEMBERED_MAX: u64 = 1_000_000_000;
 
-/// Part of a rate that a plane has beyond it for renewals of leases, and at least one in a second. Without it a burst
-/// of others would make nodes count as dead and leaders stand down.
+/// Part of a rate that a plane has beyond it for renewals, and at least one in a second. Without it a burst of others
+/// would make nodes count as dead and leaders stand down.
 const RENEWALS_PART: u64 = 10;
 /// Renewals in a second that a replica forwards to an owner that has just refused requests: the owner knows the limits.
 const RENEWALS_FORWARDED: u64 = 10;
@@ -27,8 +27,29 @@ pub enum Asked {
     Read,
     /// It changes something.
     Write,
-    /// It changes a lease that somebody renews in time or loses.
+    /// It changes what somebody renews in time or loses: a lease, or what a node says of itself.
     Renewal,
+    /// It reads that, as a kubelet does before it renews it.
+    RenewalRead,
+}
+
+impl Asked {
+    /// Returns whether the request changes something.
+    #[must_use]
+    pub fn writes(self) -> bool {
+        match self {
+            Self::Write | Self::Renewal => true,
+            Self::Read | Self::RenewalRead => false,
+        }
+    }
+
+    /// Returns whether the request may have a part of what is beyond the rates.
+    fn is_of_renewal(self) -> bool {
+        match self {
+            Self::Renewal | Self::RenewalRead => true,
+            Self::Read | Self::Write => false,
+        }
+    }
 }
 
 /// Counts what one plane uses of a replica, and holds the plane's limits.
@@ -192,9 +213,9 @@ impl PlaneMeter {
     /// # Errors
     /// Returns the limit that the request would exceed.
     pub fn admit(&self, now: Moment, asked: Asked) -> Result<(), Refusal> {
-        let writes = asked != Asked::Read;
+        let writes = asked.writes();
         if let Err(refusal) = self.take_rates(now, writes)
-            && !(asked == Asked::Renewal && self.takes_renewal(now))
+            && !(asked.is_of_renewal() && self.takes_renewal(now))
         {
             self.refused.fetch_add(1, Ordering::Relaxed);
             return Err(refusal);
@@ -281,14 +302,14 @@ impl PlaneMeter {
                 per_second: None,
                 wait_nanos,
             },
-            (None, Some(wait_nanos)) if asked != Asked::Read => Refusal::Writes {
+            (None, Some(wait_nanos)) if asked.writes() => Refusal::Writes {
                 per_second: None,
                 wait_nanos,
             },
             (None, _) => return Ok(()),
         };
-        let is_renewal = asked == Asked::Renewal;
-        if is_renewal && self.renewal_rate.take(now, RENEWALS_FORWARDED).is_ok() {
+        let has_part = asked.is_of_renewal();
+        if has_part && self.renewal_rate.take(now, RENEWALS_FORWARDED).is_ok() {
             return Ok(());
         }
         self.refused.fetch_add(1, Ordering::Relaxed);
@@ -492,6 +513,31 @@ mod tests {
         forwarding.remember_refusal(now, true, SECOND);
         assert!(forwarding.remembered(now, Asked::Write).is_err());
         let forwarded = (0..99).filter(|_| forwarding.remembered(now, Asked::Renewal).is_ok());
+        assert_eq!(forwarded.count(), 10);
+    }
+
+    #[test]
+    fn reads_for_renewals_share_the_part_of_renewals_and_are_no_writes() {
+        let meter = PlaneMeter::default();
+        meter.set_limits(&PlaneLimits {
+            requests_per_second: Some(20),
+            writes_per_second: Some(20),
+            ..PlaneLimits::NONE
+        });
+        let now = Moment(SECOND);
+        let taken = |asked: Asked| (0..50).filter(|_| meter.admit(now, asked).is_ok()).count();
+        assert_eq!(taken(Asked::Read), 20);
+        assert_eq!(meter.admit(now, Asked::RenewalRead), Ok(()));
+        assert_eq!((taken(Asked::Renewal), taken(Asked::RenewalRead)), (1, 0));
+        assert_eq!(meter.usage().writes, 1);
+        let forwarding = PlaneMeter::default();
+        forwarding.remember_refusal(now, true, SECOND);
+        assert_eq!(forwarding.remembered(now, Asked::RenewalRead), Ok(()));
+        forwarding.remember_refusal(now, false, SECOND);
+        let forwarded = (0..99).filter(|_| {
+            let remembered = forwarding.remembered(now, Asked::RenewalRead);
+            remembered.is_ok()
+        });
         assert_eq!(forwarded.count(), 10);
     }
 

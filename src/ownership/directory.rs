@@ -30,6 +30,10 @@ use tokio_util::sync::CancellationToken;
 /// store.
 const RETRY: Duration = Duration::from_millis(100);
 
+/// Attempts to read all rows while the store drops the revisions that they are read at. With fewer, a replica could not
+/// start beside deletions in a store that is nearly full.
+const LOADS_MAX: u32 = 10;
+
 /// Changes of one sort that wait for a slow receiver. One that lags further looks at all planes.
 const CHANGES_MAX: usize = 256;
 /// Number of different accesses up to which none are swept out. Fewer would sweep for nearly every
@@ -349,8 +353,40 @@ impl Directory {
         self.pins.send_modify(|changes| *changes += 1);
     }
 
-    /// Reads all rows at one revision and replaces the known ones.
+    /// Reads all rows and replaces the known ones. Returns the revision that they were read at.
     async fn load(&self) -> Result<Revision, DirectoryError> {
+        let (rows, at) = self.read_rows().await?;
+        let earlier = std::mem::replace(&mut *self.rows.write(), rows);
+        self.advance(at);
+        self.notify();
+        self.notify_pins();
+        // Without a receiver nobody has to know.
+        for earlier in earlier.by_id.values() {
+            let now = self.by_id(&earlier.id);
+            if now.as_ref().is_none_or(|now| !now.admits_as(earlier)) {
+                drop(self.accesses.send(earlier.id.clone()));
+            }
+            if now.is_some_and(|now| now.switches != earlier.switches) {
+                drop(self.switches.send(earlier.id.clone()));
+            }
+        }
+        Ok(at)
+    }
+
+    /// Reads all rows; again if the store dropped the revision that the read was at. A store that is nearly full keeps
+    /// hardly any history.
+    async fn read_rows(&self) -> Result<(Rows, Revision), DirectoryError> {
+        for _ in 1..LOADS_MAX {
+            match self.read_rows_once().await {
+                Err(DirectoryError::Read(ReadError::Compacted { .. })) => {}
+                done => return done,
+            }
+        }
+        self.read_rows_once().await
+    }
+
+    /// Reads all rows at one revision, which is returned with them.
+    async fn read_rows_once(&self) -> Result<(Rows, Revision), DirectoryError> {
         let mut rows = Rows::default();
         let mut request = Some(RangeRequest::prefix(self.prefix.clone()));
         let mut at = Revision(0);
@@ -371,21 +407,7 @@ impl Directory {
             at = reply.revision;
             request = page.next_page(&reply);
         }
-        let earlier = std::mem::replace(&mut *self.rows.write(), rows);
-        self.advance(at);
-        self.notify();
-        self.notify_pins();
-        // Without a receiver nobody has to know.
-        for earlier in earlier.by_id.values() {
-            let now = self.by_id(&earlier.id);
-            if now.as_ref().is_none_or(|now| !now.admits_as(earlier)) {
-                drop(self.accesses.send(earlier.id.clone()));
-            }
-            if now.is_some_and(|now| now.switches != earlier.switches) {
-                drop(self.switches.send(earlier.id.clone()));
-            }
-        }
-        Ok(at)
+        Ok((rows, at))
     }
 
     fn apply(&self, event: &StoreEvent) {
@@ -519,4 +541,39 @@ fn name_of(key: &[u8]) -> &str {
     let last = key.rsplit(|byte| *byte == b'/').next();
     last.and_then(|name| std::str::from_utf8(name).ok())
         .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use polyplane_storage::{FaultyStore, MemoryOptions, MemoryStore, ReadFault};
+
+    use super::*;
+
+    /// Follows an empty directory in a store of which the first reads find that their revision was dropped.
+    async fn follow(dropped: usize) -> Result<Arc<Directory>, DirectoryError> {
+        let memory = MemoryStore::new(MemoryOptions::default());
+        let store = Arc::new(FaultyStore::new(Arc::new(memory)));
+        let floor = Revision(7);
+        let fault = ReadFault::Fail(ReadError::Compacted { floor });
+        store.plan().next_reads(fault, dropped);
+        let stop = CancellationToken::new();
+        // It is followed no further.
+        stop.cancel();
+        let (prefix, numbering) = (Bytes::from_static(b"rows/"), Numbering::default());
+        Directory::follow(store, prefix, |_| None, numbering, stop).await
+    }
+
+    #[tokio::test]
+    async fn it_is_read_again_if_the_store_drops_the_revision_that_it_was_read_at() {
+        assert!(follow(3).await.is_ok());
+        let most = usize::try_from(LOADS_MAX).expect("a few");
+        let refused = follow(most).await.err();
+        assert!(
+            matches!(
+                refused,
+                Some(DirectoryError::Read(ReadError::Compacted { .. }))
+            ),
+            "{refused:?}"
+        );
+    }
 }

@@ -376,7 +376,7 @@ impl Pipeline<'_> {
                 Destination::Moved => return Ok(moved_reply(self.state, Some(record))),
                 Destination::Unknown => {}
                 Destination::Peer(peer) => {
-                    self.count_forwarded(record)?;
+                    self.count_forwarded(record, &proven)?;
                     // Boxed, because the future of a request that this replica answers is far
                     // smaller.
                     let forwarded = Box::pin(self.forward(&peer, &located, deadline, &mut search));
@@ -420,7 +420,7 @@ impl Pipeline<'_> {
     ) -> Result<Reply, Refusal> {
         // Before waking, so that a plane that loads slowly does not collect requests without limit.
         let record = &**located.record();
-        if let Some(limited) = self.count_at_owner(record, plane) {
+        if let Some(limited) = self.count_at_owner(record, plane, proven) {
             return Ok(limited);
         }
         let _seat = self.take_seat(record)?;

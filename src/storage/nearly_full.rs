@@ -12,7 +12,8 @@ use parking_lot::Mutex;
 /// the limits again and again, and each time would be two lines.
 const SETTLED: Duration = Duration::from_secs(60);
 
-/// A flag that is set when less than a limit is left, and cleared when at least twice the limit is.
+/// A flag that is set when less than a limit is left, and cleared when at least twice the limit is. It is also set
+/// while a merge waits that has to be done soon.
 #[derive(Debug, Default)]
 pub(crate) struct NearlyFull {
     is_set: AtomicBool,
@@ -26,6 +27,15 @@ struct Logged {
     is_set: bool,
     /// The time since which the flag is cleared and the log does not say so.
     cleared: Option<Instant>,
+}
+
+/// A merge of tables that waits for room, and that has to be done before the engine can take much more.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WaitingMerge {
+    /// The free bytes for which it waits.
+    pub(crate) wanted_bytes: u64,
+    /// The bytes that are free.
+    pub(crate) free_bytes: u64,
 }
 
 /// A line of the log.
@@ -62,13 +72,38 @@ impl NearlyFull {
         }
     }
 
+    /// Notes that a merge waits, whatever is left. Not called concurrently.
+    pub(crate) fn note_merge(&self, merge: WaitingMerge) {
+        if self.note_merge_at(Instant::now()) == Some(Line::Set) {
+            let WaitingMerge {
+                wanted_bytes,
+                free_bytes,
+            } = merge;
+            tracing::warn!(
+                wanted_bytes,
+                free_bytes,
+                "the store is nearly full: a merge of its tables, which frees the room of what was deleted, waits \
+                 until wanted_bytes are free on the disk; clients' writes that add data are refused until then, \
+                 deletions are not; make room on the disk, or delete what is not needed"
+            );
+        }
+    }
+
     /// Sets or clears the flag, and returns what the log is to say.
     fn note_at(&self, now: Instant, left_bytes: u64, limit_bytes: u64) -> Option<Line> {
         let wanted_bytes = match self.get() {
             true => limit_bytes.saturating_mul(2),
             false => limit_bytes,
         };
-        let is_set = left_bytes < wanted_bytes;
+        self.set_at(now, left_bytes < wanted_bytes)
+    }
+
+    /// Sets the flag, and returns what the log is to say.
+    fn note_merge_at(&self, now: Instant) -> Option<Line> {
+        self.set_at(now, true)
+    }
+
+    fn set_at(&self, now: Instant, is_set: bool) -> Option<Line> {
         self.is_set.store(is_set, Ordering::Relaxed);
         self.logged.lock().note(is_set, now)
     }
@@ -111,6 +146,18 @@ mod tests {
         assert!(!after(200));
         assert!(!after(100));
         assert!(after(0));
+    }
+
+    #[test]
+    fn it_lasts_while_a_merge_waits_however_much_is_left() {
+        let flag = NearlyFull::default();
+        let began = Instant::now();
+        assert_eq!(flag.note_at(began, 1000, 100), None);
+        assert_eq!(flag.note_merge_at(began), Some(Line::Set));
+        assert_eq!((flag.get(), flag.is_watched()), (true, true));
+        assert_eq!(flag.note_merge_at(began), None);
+        assert_eq!(flag.note_at(began, 1000, 100), None);
+        assert!(!flag.get(), "the merge goes on");
     }
 
     #[test]

@@ -66,12 +66,20 @@ impl GuardedBody {
         self.polls.load(Ordering::Relaxed).wrapping_add(written)
     }
 
-    /// Drops the body, and with it all memory that it pins.
-    fn abandon(&self) {
-        let body = self.body.lock().take();
+    /// Drops the body, and with it all memory that it pins, and runs `end` before. Does neither, and returns false, if
+    /// the answer has ended.
+    fn abandon(&self, end: impl FnOnce()) -> bool {
+        let mut locked = self.body.lock();
+        let Some(body) = locked.take() else {
+            return false;
+        };
+        // With the body locked: a connection begins its next answer only after `Guarded` has taken this one's body.
+        end();
+        drop(locked);
         drop(body);
         // The next poll is an error. The source would have woken the task, and is gone.
         self.waiting.wake();
+        true
     }
 }
 
@@ -134,6 +142,9 @@ impl Guarded {
 impl Drop for Guarded {
     fn drop(&mut self) {
         self.watchdog.abort();
+        // That does not stop a watchdog that runs at this moment on another thread: it finds no body.
+        let body = self.guarded.body.lock().take();
+        drop(body);
     }
 }
 
@@ -151,12 +162,69 @@ async fn drop_unread(guarded: Arc<GuardedBody>, limits: ReadLimits, abandoned: A
         if !is_stalled && !is_late {
             continue;
         }
-        guarded.abandon();
-        abandoned.fetch_add(1, Ordering::Relaxed);
-        if let Some(sending) = guarded.sending.get().filter(|_| is_late) {
-            // A client that reads a byte now and then would keep what the connection has.
-            sending.cut();
+        let has_abandoned = guarded.abandon(|| {
+            if let Some(sending) = guarded.sending.get().filter(|_| is_late) {
+                // A client that reads a byte now and then would keep what the connection has.
+                sending.cut();
+            }
+        });
+        if has_abandoned {
+            abandoned.fetch_add(1, Ordering::Relaxed);
         }
         return;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: ReadLimits = ReadLimits {
+        total_max: Duration::from_secs(3600),
+        stall_max: Duration::from_secs(3600),
+    };
+
+    /// A body whose source brings nothing.
+    struct Silent;
+
+    impl Finite for Silent {
+        fn poll_next(
+            &mut self,
+            _context: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, BodyEnd>>> {
+            Poll::Pending
+        }
+
+        fn size(&self) -> SizeHint {
+            SizeHint::default()
+        }
+    }
+
+    fn sent_by(sending: &Arc<Sending>) -> Guarded {
+        let body = Guarded::new(Silent, LIMITS, Arc::default());
+        body.send_by(sending);
+        body
+    }
+
+    #[tokio::test]
+    async fn a_watchdog_that_is_late_does_not_cut_the_next_answer_of_the_connection() {
+        let sending = Arc::<Sending>::default();
+        let first = sent_by(&sending);
+        let watched = Arc::clone(&first.guarded);
+        drop(first);
+        let _next = sent_by(&sending);
+        assert!(!watched.abandon(|| sending.cut()));
+        assert!(!sending.is_cut());
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_cut_at_its_end_does_not_cut_the_next_one() {
+        let sending = Arc::<Sending>::default();
+        let first = sent_by(&sending);
+        assert!(first.guarded.abandon(|| sending.cut()));
+        assert!(sending.is_cut());
+        drop(first);
+        let _next = sent_by(&sending);
+        assert!(!sending.is_cut());
     }
 }

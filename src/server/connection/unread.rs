@@ -118,8 +118,9 @@ pub(crate) struct Sending {
 }
 
 impl Sending {
-    /// Begins an answer.
+    /// Begins an answer. The one before has ended, be it that it was cut.
     pub(crate) fn begin(&self, patience: Patience) {
+        self.is_cut.store(false, Ordering::SeqCst);
         self.patience.store(patience.to_number(), Ordering::Relaxed);
         self.answers.fetch_add(1, Ordering::Relaxed);
     }
@@ -353,6 +354,10 @@ impl Listed {
 
     fn look(&mut self, times: Times) -> Seen {
         let sending = &self.sending;
+        let answer = sending.answers.load(Ordering::Relaxed);
+        if answer != self.answer {
+            (self.answer, self.looks, self.stalled, self.cut) = (answer, 0, 0, 0);
+        }
         if sending.is_cut() {
             self.cut += 1;
             return match self.cut >= CUT_LOOKS_MAX && sending.kept() > 0 {
@@ -364,10 +369,6 @@ impl Listed {
             return Seen::InTime;
         }
         let progress = sending.progress();
-        let answer = sending.answers.load(Ordering::Relaxed);
-        if answer != self.answer {
-            (self.answer, self.looks, self.stalled) = (answer, 0, 0);
-        }
         self.looks += 1;
         self.stalled = match progress == self.progress {
             true => self.stalled + 1,
@@ -551,6 +552,21 @@ mod tests {
             sending.begin(Patience::Finite);
         }
         assert!(!sending.is_cut());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_follows_one_that_was_cut_has_its_own_time() {
+        let (unread, mut sweeper) = sweeper();
+        let (sending, piece) = unread_answer(Patience::Finite, 10);
+        unread.list(&sending);
+        sending.cut();
+        for _ in 1..CUT_LOOKS_MAX {
+            let next = timeout(EVERY, sweeper.next()).await;
+            assert!(next.is_err(), "{next:?}");
+        }
+        sending.begin(Patience::Finite);
+        assert_eq!(sweeper.next().await, swept(1, false), "not stuck");
+        drop(piece);
     }
 
     #[tokio::test(start_paused = true)]

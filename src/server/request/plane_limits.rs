@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use http::{HeaderMap, StatusCode};
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::status::ApiError;
+use polyplane_auth::{NODES, UserInfo};
 use polyplane_fairness::{
     Asked, CountedWatch, InFlight, Moment, PlaneMeter, Refusal as Limit, TIMES_FREE,
 };
@@ -21,6 +22,7 @@ use crate::backend::PlaneRecord;
 use crate::operations::exposition::{Exposition, Kind};
 use crate::peer::headers::{LIMITED, Limited};
 use crate::pipeline::Pipeline;
+use crate::request::prove::Proven;
 use crate::request::request_info::{RequestInfo, ResourceInfo};
 use crate::request::route::PlaneReference;
 use crate::request::seats::{Seats, too_many};
@@ -114,10 +116,11 @@ impl Pipeline<'_> {
         &self,
         record: &dyn PlaneRecord,
         plane: PlaneReference<'_>,
+        proven: &Proven,
     ) -> Option<Reply> {
-        let (meter, asked) = (record.meter(), self.asked());
+        let (meter, asked) = (record.meter(), self.asked(proven.user()));
         if is_root(record, plane) {
-            meter.count(asked != Asked::Read);
+            meter.count(asked.writes());
             return None;
         }
         let limit = meter.admit(self.state.now(), asked).err()?;
@@ -134,13 +137,17 @@ impl Pipeline<'_> {
     ///
     /// # Errors
     /// Returns 429 if the owner has just refused a request of this kind.
-    pub(crate) fn count_forwarded(&self, record: &dyn PlaneRecord) -> Result<(), Refusal> {
-        let (meter, asked) = (record.meter(), self.asked());
+    pub(crate) fn count_forwarded(
+        &self,
+        record: &dyn PlaneRecord,
+        proven: &Proven,
+    ) -> Result<(), Refusal> {
+        let (meter, asked) = (record.meter(), self.asked(proven.user()));
         meter.remembered(self.state.now(), asked).map_err(|limit| {
             self.state.metrics.limits.count(limit);
             error(record.name(), limit)
         })?;
-        meter.count(asked != Asked::Read);
+        meter.count(asked.writes());
         Ok(())
     }
 
@@ -191,11 +198,18 @@ impl Pipeline<'_> {
         })
     }
 
-    fn asked(&self) -> Asked {
-        match self.info {
-            RequestInfo::Resource(info) if renews(info) => Asked::Renewal,
-            _ if self.writes() => Asked::Write,
-            _ => Asked::Read,
+    /// Returns what the request of a user does. Whom the caller impersonates does not count: only an awake plane
+    /// knows whether it may.
+    fn asked(&self, user: &UserInfo) -> Asked {
+        let is_of_renewal = match self.info {
+            RequestInfo::Resource(info) => renews(info) || is_of_node(info, user),
+            RequestInfo::Path(_) => false,
+        };
+        match (self.writes(), is_of_renewal) {
+            (true, true) => Asked::Renewal,
+            (false, true) => Asked::RenewalRead,
+            (true, false) => Asked::Write,
+            (false, false) => Asked::Read,
         }
     }
 
@@ -217,10 +231,21 @@ impl Pipeline<'_> {
     }
 }
 
-/// Returns whether a request renews a lease: the heartbeat of a node, or of a leader.
+/// Returns whether a request renews a lease, as leaders do.
 fn renews(info: &ResourceInfo<'_>) -> bool {
     (info.group, info.resource) == ("coordination.k8s.io", "leases")
         && matches!(info.verb, Some(Verb::Update | Verb::Patch))
+}
+
+/// Returns whether a request is one by which a node stays alive: one of those that upstream's flow schema
+/// `system-node-high` has.
+fn is_of_node(info: &ResourceInfo<'_>, user: &UserInfo) -> bool {
+    let is_subject = match (info.group, info.resource, info.subresource) {
+        ("", "nodes", "" | "status") => true,
+        ("coordination.k8s.io", "leases", "") => !info.namespace.is_empty(),
+        _ => false,
+    };
+    is_subject && !user.is_foreign && user.in_group(NODES)
 }
 
 pub(crate) fn is_root(record: &dyn PlaneRecord, plane: PlaneReference<'_>) -> bool {
@@ -285,5 +310,60 @@ impl Limited {
             writes_only,
             wait_millis: wait_nanos.div_ceil(NANOS_PER_MILLI),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_renew_by_the_requests_that_upstream_lets_go_before_others() {
+        let node = UserInfo::new("system:node:a", &[NODES]);
+        let stranger = UserInfo {
+            is_foreign: true,
+            ..node.clone()
+        };
+        let jane = UserInfo::new("jane", &["system:authenticated"]);
+        let request = |group, namespace, resource, subresource| ResourceInfo {
+            group,
+            namespace,
+            resource,
+            subresource,
+            ..ResourceInfo::default()
+        };
+        let leases = "coordination.k8s.io";
+        for (info, expected) in [
+            (request("", "", "nodes", ""), true),
+            (request("", "", "nodes", "status"), true),
+            (request(leases, "kube-node-lease", "leases", ""), true),
+            // As upstream: the schema has none of no namespace.
+            (request(leases, "", "leases", ""), false),
+            (request("", "", "nodes", "proxy"), false),
+            (request("example.com", "", "nodes", "status"), false),
+            (request("", "default", "pods", "status"), false),
+            (request("", "default", "events", ""), false),
+        ] {
+            assert_eq!(is_of_node(&info, &node), expected, "{info:?}");
+            for other in [&stranger, &jane] {
+                assert!(!is_of_node(&info, other), "{info:?} of {other:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn whoever_changes_a_lease_renews_it() {
+        let lease = |verb, resource| ResourceInfo {
+            verb: Some(verb),
+            group: "coordination.k8s.io",
+            namespace: "kube-system",
+            resource,
+            ..ResourceInfo::default()
+        };
+        assert!(renews(&lease(Verb::Update, "leases")));
+        assert!(renews(&lease(Verb::Patch, "leases")));
+        assert!(!renews(&lease(Verb::Get, "leases")));
+        assert!(!renews(&lease(Verb::Create, "leases")));
+        assert!(!renews(&lease(Verb::Update, "leasecandidates")));
     }
 }

@@ -2,9 +2,9 @@
 //! fills up nevertheless.
 //!
 //! The store is nearly full, see [`NearlyFull`], when less than the reserve is free beyond what is kept
-//! free. It stops being nearly full when twice the reserve is. It is full, and refuses every batch, when a
-//! small one does not fit ([`SMALL_BATCH_BYTES`]), until a part of the reserve is free again ([`MARGIN_PART`]).
-//! A batch that is refused because it is large changes neither.
+//! free, or while a merge waits for room that the engine soon cannot do without. It stops being nearly full when twice
+//! the reserve is. It is full, and refuses every batch, when a small one does not fit ([`SMALL_BATCH_BYTES`]), until a
+//! part of the reserve is free again ([`MARGIN_PART`]). A batch that is refused because it is large changes neither.
 //!
 //! An engine is unusable after its first I/O error, so free space is checked before a batch is
 //! written. Other programs may still use the space in between. Then the ballast file is deleted, so that
@@ -21,7 +21,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 
 use super::Disk;
 use crate::error::{OpenError, Shortfall};
-use crate::nearly_full::NearlyFull;
+use crate::nearly_full::{NearlyFull, WaitingMerge};
 
 /// Part of the reserve that must be free for a full store to take writes again. Without it the store would
 /// turn from full to not full and back with each file that another program changes.
@@ -39,8 +39,9 @@ const BALLAST: &str = "ballast";
 pub(crate) struct Pending {
     /// Bytes in memory that are yet to be written.
     pub(crate) bytes: u64,
-    /// True if room has to be freed before the engine can take much more. The store is nearly full meanwhile.
-    pub(crate) is_crowded: bool,
+    /// The free bytes for which a merge of tables waits that has to be done before the engine can take much more. The
+    /// store is nearly full meanwhile.
+    pub(crate) merge_bytes: Option<u64>,
 }
 
 /// How much room the store keeps free.
@@ -249,11 +250,16 @@ impl Space {
         let kept = options.kept_bytes(self.ballast);
         let kept = kept.saturating_add(pending.bytes);
         let available = self.available().map_err(Shortage::Unknown)?;
-        let left = match pending.is_crowded {
-            true => 0,
-            false => available.saturating_sub(kept),
-        };
-        self.nearly_full.note(left, options.reserve_bytes);
+        match pending.merge_bytes {
+            Some(wanted_bytes) => self.nearly_full.note_merge(WaitingMerge {
+                wanted_bytes,
+                free_bytes: available,
+            }),
+            None => {
+                let left = available.saturating_sub(kept);
+                self.nearly_full.note(left, options.reserve_bytes);
+            }
+        }
         let margin = match self.is_full {
             true => options.reserve_bytes / MARGIN_PART,
             false => 0,
@@ -409,12 +415,30 @@ mod tests {
         space.check(1 << 20).expect("it writes 2 MiB");
         let pending = Pending {
             bytes: 3 * MIB,
-            is_crowded: false,
+            merge_bytes: None,
         };
         space
             .check_beside(1 << 20, pending)
             .expect_err("of 3 MiB beside those of memory");
         assert!(space.is_full(), "memory alone takes it");
+    }
+
+    #[test]
+    fn a_merge_that_waits_makes_the_store_nearly_full_whatever_is_free() {
+        let disk = Arc::new(Free::default());
+        let mut space = space(&disk);
+        let mut is_nearly_full = |free_bytes, merge_bytes| {
+            disk.0.store(free_bytes, Ordering::SeqCst);
+            let pending = Pending {
+                bytes: 0,
+                merge_bytes,
+            };
+            space.check_beside(0, pending).expect("it fits");
+            space.nearly_full().get()
+        };
+        assert!(!is_nearly_full(500 * MIB, None));
+        assert!(is_nearly_full(500 * MIB, Some(832 * MIB)));
+        assert!(!is_nearly_full(500 * MIB, None), "it goes on");
     }
 
     #[test]

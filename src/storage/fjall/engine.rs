@@ -250,6 +250,7 @@ impl Engine {
                 .durability(Some(PersistMode::SyncData)),
             state: self.state.clone(),
             log: self.log.clone(),
+            row_bytes: 0,
         }
     }
 
@@ -257,6 +258,8 @@ impl Engine {
     pub(super) fn write(&self, batch: Batch) -> Result<(), EngineError> {
         guarded(|| {
             self.wait_for_room()?;
+            // Before a merge can meet them.
+            self.room.add_rows(batch.row_bytes);
             Ok(batch.writes.commit()?)
         })
     }
@@ -323,10 +326,15 @@ impl Engine {
         self.state.tree.l0_run_count() >= RUNS_MAX
     }
 
+    /// Returns the free bytes for which a merge waits that has to be done soon.
+    pub(super) fn due_merge(&self) -> Option<u64> {
+        let is_due = self.state.tree.l0_run_count() >= RUNS_MAX / 2;
+        self.room.wanted_bytes().filter(|_| is_due)
+    }
+
     /// Returns whether a merge waits that has to be done soon.
     pub(super) fn is_crowded(&self) -> bool {
-        let runs = self.state.tree.l0_run_count();
-        runs >= RUNS_MAX / 2 && self.room.wanted_bytes().is_some()
+        self.due_merge().is_some()
     }
 
     /// Returns the free bytes for which a merge waits.
@@ -438,6 +446,8 @@ pub(super) struct Batch {
     writes: OwnedWriteBatch,
     state: Keyspace,
     log: Keyspace,
+    /// Bytes of the rows that it puts.
+    row_bytes: u64,
 }
 
 impl Batch {
@@ -447,8 +457,9 @@ impl Batch {
     }
 
     pub(super) fn put(&mut self, key: &[u8], row: Row) {
-        self.writes
-            .insert(&self.state, record::row_key(key), row.bytes);
+        let key = record::row_key(key);
+        self.count(key.len() + row.bytes.len());
+        self.writes.insert(&self.state, key, row.bytes);
     }
 
     pub(super) fn remove(&mut self, key: &[u8]) {
@@ -458,9 +469,16 @@ impl Batch {
     pub(super) fn lease(&mut self, key: &[u8], is_leased: bool) {
         let key = record::leased_key(key);
         match is_leased {
-            true => self.writes.insert(&self.state, key, &[][..]),
+            true => {
+                self.count(key.len());
+                self.writes.insert(&self.state, key, &[][..]);
+            }
             false => self.writes.remove(&self.state, key),
         }
+    }
+
+    fn count(&mut self, bytes: usize) {
+        self.row_bytes += u64::try_from(bytes).unwrap_or_default();
     }
 
     pub(super) fn log(&mut self, revision: u64, index: u16, event: Vec<u8>) {

@@ -87,7 +87,8 @@ struct State {
     /// True while a merge waits that ran out of room midway.
     is_stuck: bool,
     dead: Dead,
-    /// The bytes of all rows when they were counted. Memory may have had some of what deleted others.
+    /// The bytes of all rows when they were counted, and of those that were put since: at least those of all rows
+    /// there are. Memory may have had some of what deleted others.
     counted_bytes: Option<u64>,
 }
 
@@ -98,7 +99,7 @@ pub(super) struct Dead {
     bytes: u64,
     /// False if a merge has found that there are fewer than the tombstones in tables say.
     counts_tombstones: bool,
-    /// The bytes of all rows, of which a merge writes no more; `None` if nobody has counted them.
+    /// The bytes of all rows, or more. A merge writes no more than these. `None` if nobody has counted them.
     live_bytes: Option<u64>,
 }
 
@@ -212,6 +213,17 @@ impl Room {
     /// memory is written to tables.
     pub(super) fn note_live(&self, bytes: u64) {
         self.state.lock().counted_bytes = Some(bytes);
+    }
+
+    /// Counts bytes of rows that are put. Without them a merge could begin that does not fit, because a count is
+    /// kept for as long as the database is open.
+    pub(super) fn add_rows(&self, bytes: u64) {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let counts = [&mut state.counted_bytes, &mut state.dead.live_bytes];
+        for count in counts.into_iter().flatten() {
+            *count = count.saturating_add(bytes);
+        }
     }
 
     /// Returns whether a merge of all rows that were counted fits.
@@ -454,6 +466,30 @@ mod tests {
         });
         merge.join().expect("it ends");
         assert_eq!(is_expected(), [false; 3], "another thread");
+    }
+
+    #[test]
+    fn rows_that_are_put_after_a_count_belong_to_it() {
+        let gauge = || {
+            let options = SpaceOptions {
+                ballast_bytes: 0,
+                reserve_bytes: MIB,
+                growth_bytes: MIB,
+                disk: Arc::new(SystemDisk),
+            };
+            Space::new(Path::new("/nowhere"), options).gauge()
+        };
+        let room = Room::new(gauge(), Dead::default());
+        room.add_rows(1);
+        assert_eq!(room.dead().live_bytes, None, "nobody has counted");
+        room.note_live(100);
+        room.add_rows(20);
+        assert_eq!(room.dead().live_bytes, Some(120));
+        let next = Room::new(gauge(), room.dead());
+        next.add_rows(3);
+        assert_eq!(next.dead().live_bytes, Some(123));
+        next.note_live(50);
+        assert_eq!(next.dead().live_bytes, Some(50), "some were deleted");
     }
 
     #[test]

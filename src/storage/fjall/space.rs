@@ -43,7 +43,7 @@ impl Writer {
             Some(engine) => {
                 let pending = Pending {
                     bytes: engine.unflushed_bytes(),
-                    is_crowded: engine.is_crowded(),
+                    merge_bytes: engine.due_merge(),
                 };
                 (pending, engine.wanted_bytes())
             }

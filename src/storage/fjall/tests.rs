@@ -4,6 +4,7 @@ mod full;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 
@@ -251,4 +252,28 @@ async fn a_torn_journal_with_an_empty_one_behind_it_is_cut_off() {
             }
         }
     }
+}
+
+/// The writer registers a watch before its caller's task goes on, and may give up history in between.
+#[tokio::test]
+async fn a_watch_from_the_head_on_opens_although_the_floor_passes_it_meanwhile() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = open(folder.path());
+    let first = store.commit(put("k", "1")).await.expect("committed");
+    let mut opening = store.watch("".into(), "".into(), first.revision);
+    // Sends the request to the writer, which takes it before the commit.
+    let polled = opening
+        .as_mut()
+        .poll(&mut Context::from_waker(Waker::noop()));
+    let next = store.commit(put("k", "2")).await.expect("committed");
+    store.compact(next.revision).await.expect("compacted");
+    assert!(store.status().floor > first.revision);
+    let opened = match polled {
+        Poll::Ready(opened) => opened,
+        Poll::Pending => opening.await,
+    };
+    let mut watch = opened.expect("it misses nothing");
+    let batch = watch.next().await.expect("an event");
+    assert_eq!((batch.revision, batch.events.len()), (next.revision, 1));
+    store.close().await;
 }
