@@ -7,6 +7,8 @@ use polyplane_apimachinery::{Map, Str, Value};
 
 /// Number of steps and filters in one path. Each may visit the whole object.
 const STEPS_MAX: usize = 64;
+/// Number of filters in one another. Parsing and searching recurse that deep, and the text is a client's.
+const FILTERS_MAX: usize = 16;
 /// Number of values that are looked at for one purpose, such as a row of a table. Recursion below recursion and
 /// filters in filters would look at more than an object has.
 const VISITS_MAX: usize = 100_000;
@@ -29,6 +31,9 @@ pub enum JsonPathError {
     /// There are too many steps.
     #[error("has more than {STEPS_MAX} steps")]
     TooLong,
+    /// There are too many filters in one another.
+    #[error("has more than {FILTERS_MAX} filters in one another")]
+    TooDeep,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -80,7 +85,10 @@ impl JsonPath {
     /// # Errors
     /// Returns what is wrong with it.
     pub fn parse(text: &str) -> Result<Self, JsonPathError> {
-        let mut parser = Parser { rest: text.trim() };
+        let mut parser = Parser {
+            rest: text.trim(),
+            depth: 0,
+        };
         let path = parser.path(Ends::Never)?;
         match parser.rest {
             "" => Ok(path),
@@ -365,6 +373,8 @@ enum Ends {
 
 struct Parser<'t> {
     rest: &'t str,
+    /// The filters that the present place is in.
+    depth: usize,
 }
 
 impl<'t> Parser<'t> {
@@ -441,7 +451,12 @@ impl<'t> Parser<'t> {
     fn bracket(&mut self) -> Result<Step, JsonPathError> {
         if let Some(rest) = self.rest.strip_prefix("?(") {
             self.rest = rest;
+            if self.depth == FILTERS_MAX {
+                return Err(JsonPathError::TooDeep);
+            }
+            self.depth += 1;
             let filter = self.filter()?;
+            self.depth -= 1;
             self.rest = self
                 .rest
                 .trim_start()
@@ -596,6 +611,18 @@ mod tests {
             .map(json::to_string)
             .collect();
         found.join(" ")
+    }
+
+    #[test]
+    fn filters_in_one_another_are_limited() {
+        let path = |levels: usize| {
+            let (open, close) = ("[?(@.a".repeat(levels), ")]".repeat(levels));
+            JsonPath::parse(&format!(".{open}{close}"))
+        };
+        path(FILTERS_MAX).expect("few are accepted");
+        assert_eq!(path(FILTERS_MAX + 1), Err(JsonPathError::TooDeep));
+        let open = format!(".{}", "[?(@".repeat(300_000));
+        assert_eq!(JsonPath::parse(&open), Err(JsonPathError::TooDeep));
     }
 
     #[test]

@@ -57,6 +57,10 @@ pub fn is_reserved(name: &str) -> bool {
     RESERVED.contains(&name) || WORDS.contains(&name)
 }
 
+/// Most levels of the tree of an expression. Balanced chains of `&&`, negations, lists and macros make more levels
+/// than the text nests, and whatever walks the tree recurses once for each.
+const TREE_DEPTH_MAX: usize = 1_100;
+
 /// What the grammar accepts, and its limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Syntax {
@@ -66,7 +70,7 @@ pub struct Syntax {
     pub optionals: bool,
     /// Most characters of an expression.
     pub letters_max: usize,
-    /// Most levels of nesting. The parser and everything after it recurse that deep.
+    /// Most levels of nesting in the text. The parser recurses that deep.
     pub depth_max: usize,
 }
 
@@ -139,7 +143,23 @@ pub(crate) fn parse_counted(text: &str, syntax: &Syntax) -> (Result<Ast, Issues>
         root,
         macro_calls: builder.macro_calls,
     };
+    if is_too_deep(&made) {
+        let issue = Issue::whole("max recursion depth exceeded");
+        return (Err(Issues::new(made.source, vec![issue])), count);
+    }
     (Ok(made), count)
+}
+
+/// Returns whether a tree has more levels than what walks it may recurse. Does not recurse itself.
+fn is_too_deep(ast: &Ast) -> bool {
+    let mut open = vec![(ast.root, 1)];
+    while let Some((id, depth)) = open.pop() {
+        if depth > TREE_DEPTH_MAX {
+            return true;
+        }
+        open.extend(ast.children(id).into_iter().map(|child| (child, depth + 1)));
+    }
+    false
 }
 
 /// The tree while it grows.

@@ -9,6 +9,8 @@ use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::quote::quote;
 use polyplane_cel::{Fault, Value as CelValue, WorkBudget};
 
+/// Most bytes of what is said of the rules that an object breaks.
+const COMPLAINT_BYTES_MAX: usize = 1 << 20;
 /// Bytes of the longest message that an expression may make.
 const MESSAGE_BYTES_MAX: usize = 5 << 10;
 const OUT_OF_BUDGET: &str =
@@ -78,6 +80,7 @@ pub(super) fn evaluate(
     let mut evaluation = Evaluation {
         limits,
         findings: Findings::none(limits),
+        said: 0,
         budget,
     };
     let counterpart = old
@@ -166,12 +169,14 @@ impl<'v> Ratchet<'v> {
     }
 }
 
-/// The budget is used up, or a rule has cost too much: nothing more is evaluated.
+/// The budget is used up, there is too much to say, or a rule has cost too much: nothing more is evaluated.
 struct Stopped;
 
 struct Evaluation<'s> {
     limits: Limits,
     findings: Findings,
+    /// The bytes of what was said of rules that do not hold.
+    said: usize,
     budget: &'s WorkBudget,
 }
 
@@ -402,6 +407,11 @@ impl Evaluation<'_> {
         variables: &[CelValue<'_>],
         path: &Path<'_>,
     ) -> Result<(), Stopped> {
+        // An update cannot be refused for it, and nobody reads megabytes of warnings.
+        let warns = !rule.uses_old && spot.ratchet.is_unchanged();
+        if warns && self.said >= COMPLAINT_BYTES_MAX {
+            return Ok(());
+        }
         let message = match &rule.message {
             None => Ok(None),
             Some(message) => self.message(message, rule, variables),
@@ -427,11 +437,17 @@ impl Evaluation<'_> {
                 ..error
             },
         };
-        match !rule.uses_old && spot.ratchet.is_unchanged() {
-            true => self.findings.warnings.push(error.to_string()),
-            false => self.add(error),
+        self.said += error.field.len() + error.detail.len() + size_of::<FieldError>();
+        if warns {
+            self.findings.warnings.push(error.to_string());
+            return outcome;
         }
-        outcome
+        self.add(error);
+        // The object is refused already; a million of parts would each say it again.
+        match self.said >= COMPLAINT_BYTES_MAX {
+            true => Err(Stopped),
+            false => outcome,
+        }
     }
 
     /// Evaluates the expression of a message; `None` if it makes none that can be shown.

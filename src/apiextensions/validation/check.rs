@@ -169,7 +169,7 @@ impl Found {
     pub(super) fn add(&mut self, complaint: Complaint) {
         let Complaint { error, text } = complaint;
         if self.errors.len() < ERRORS_MAX && self.bytes < ERROR_BYTES_MAX {
-            self.bytes += text.len();
+            self.bytes += text.len() + shown_bytes(&error.bad);
             self.errors.entry(text).or_insert(error);
         }
     }
@@ -189,6 +189,27 @@ impl Found {
     fn is_valid(&self) -> bool {
         self.errors.is_empty()
     }
+}
+
+/// Returns about how many bytes a complaint keeps of the value that it shows.
+fn shown_bytes(bad: &Bad) -> usize {
+    let (Bad::Plain(value) | Bad::Json(value) | Bad::Typed { value, .. }) = bad else {
+        return 0;
+    };
+    let (mut bytes, mut open) = (0, vec![value]);
+    while let Some(value) = open.pop().filter(|_| bytes < ERROR_BYTES_MAX) {
+        bytes += size_of::<Value>();
+        match value {
+            Value::String(text) => bytes += text.len(),
+            Value::Array(items) => open.extend(items.iter()),
+            Value::Object(members) => {
+                bytes += members.iter().map(|(name, _)| name.len()).sum::<usize>();
+                open.extend(members.iter().map(|(_, value)| value));
+            }
+            _ => {}
+        }
+    }
+    bytes
 }
 
 /// Returns a type's name; that of nothing is `null`.
@@ -410,6 +431,11 @@ fn too_many(place: Place<'_>, size: usize, max: i64, text: String) -> Complaint 
 }
 
 fn object(schema: &Schema, members: &Map, old: Old<'_>, place: Place<'_>, found: &mut Found) {
+    // A wide schema is walked once for each object of a list.
+    let wide = schema.required.len() + schema.properties.len();
+    if place.budget.parts(wide).is_err() {
+        return;
+    }
     if let Some(bounds) = schema.bounds.as_deref() {
         let size = i64::try_from(members.len()).unwrap_or(i64::MAX);
         if let Some(min) = bounds.properties.min.filter(|min| size < *min) {

@@ -187,6 +187,47 @@ fn the_deepest_expressions_fit_the_stack() {
     }
 }
 
+/// Chains of `||` and `&&` are balanced, so a few letters make a dozen levels of the tree at each level of the text.
+#[test]
+fn trees_that_are_deeper_than_their_text_are_refused() {
+    let syntax = Environment::kubernetes().syntax;
+    let wide = format!("{}{}(", "1||".repeat(63), "1&&".repeat(63));
+    for open in [
+        wide.as_str(),
+        "!!!!![[[[",
+        "[].map(x, 1 || 1 || 1 && 1 && (1 > 2), [1",
+    ] {
+        let deepest = (1..250).rev().find_map(|levels| {
+            let close: String = open.chars().rev().filter_map(closing).collect();
+            let text = format!("{}1{}", open.repeat(levels), close.repeat(levels));
+            parse(&text, &syntax).ok()
+        });
+        let ast = deepest.expect("few levels are accepted");
+        assert!(!print(&ast).is_empty());
+        let environment = Arc::new(Environment::kubernetes());
+        // It may have wrong types; the stack is what must suffice.
+        let Ok(checked) = check(ast, &environment) else {
+            continue;
+        };
+        let bounds = estimate(&checked, &Unknown, 1);
+        assert!(bounds.min <= bounds.max, "{open:.40}");
+        let evaluated = Program::checked(&checked, &environment).evaluate(&[], 1_000_000);
+        assert!(evaluated.cost <= 1_000_000 + 1_000, "{open:.40}");
+    }
+    let text = format!("{}1{}", wide.repeat(249), ")".repeat(249));
+    let refused = parse(&text, &syntax).expect_err("it has 3 000 levels");
+    assert!(refused.to_string().contains("max recursion depth exceeded"));
+}
+
+/// Returns what closes a bracket.
+fn closing(open: char) -> Option<char> {
+    match open {
+        '(' => Some(')'),
+        '[' => Some(']'),
+        _ => None,
+    }
+}
+
 #[test]
 fn patterns_mean_what_they_mean_in_go() {
     let matching = [
