@@ -192,11 +192,7 @@ fn the_deepest_expressions_fit_the_stack() {
 fn trees_that_are_deeper_than_their_text_are_refused() {
     let syntax = Environment::kubernetes().syntax;
     let wide = format!("{}{}(", "1||".repeat(63), "1&&".repeat(63));
-    for open in [
-        wide.as_str(),
-        "!!!!![[[[",
-        "[].map(x, 1 || 1 || 1 && 1 && (1 > 2), [1",
-    ] {
+    for open in [wide.as_str(), "!!!!![[[["] {
         let deepest = (1..250).rev().find_map(|levels| {
             let close: String = open.chars().rev().filter_map(closing).collect();
             let text = format!("{}1{}", open.repeat(levels), close.repeat(levels));
@@ -211,7 +207,8 @@ fn trees_that_are_deeper_than_their_text_are_refused() {
         };
         let bounds = estimate(&checked, &Unknown, 1);
         assert!(bounds.min <= bounds.max, "{open:.40}");
-        let evaluated = Program::checked(&checked, &environment).evaluate(&[], 1_000_000);
+        let program = Program::checked(&checked, &environment);
+        let evaluated = program.evaluate(&[], 1_000_000);
         assert!(evaluated.cost <= 1_000_000 + 1_000, "{open:.40}");
     }
     let text = format!("{}1{}", wide.repeat(249), ")".repeat(249));
