@@ -491,6 +491,11 @@ fn object(schema: &Schema, members: &Map, old: Old<'_>, place: Place<'_>, found:
         };
         node(of, value, old, below, found);
     }
+    missing(schema, members, place, found);
+}
+
+/// Complains about required members that are not there.
+fn missing(schema: &Schema, members: &Map, place: Place<'_>, found: &mut Found) {
     for name in &schema.required {
         if members.get(name).is_none() {
             let path = format!("{}.{name}", place.path);
