@@ -8,7 +8,8 @@
 //! errors are those of upstream's compiler, because clients see them.
 //!
 //! Invariant: everything here is a pure function of its arguments. Nothing does I/O, reads a clock,
-//! panics on any input, or recurses deeper than [`Syntax::depth_max`] and a limit of the tree's levels allow. The crate depends on
+//! panics on any input, or recurses without a limit: the parser's is [`Syntax::depth_max`], and a tree has
+//! some thousand levels at most. The crate depends on
 //! `strconv` alone of the workspace and does not know what an object is.
 
 mod ast;

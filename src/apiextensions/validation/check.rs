@@ -431,7 +431,7 @@ fn too_many(place: Place<'_>, size: usize, max: i64, text: String) -> Complaint 
 }
 
 fn object(schema: &Schema, members: &Map, old: Old<'_>, place: Place<'_>, found: &mut Found) {
-    // A wide schema is walked once for each object of a list.
+    // A list of small objects walks a wide schema once for each of them.
     let wide = schema.required.len() + schema.properties.len();
     if place.budget.parts(wide).is_err() {
         return;
