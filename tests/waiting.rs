@@ -124,6 +124,14 @@ async fn a_replica_without_its_store_waits_says_why_and_ends_at_once() -> Result
     }
     let known = |reply: &Reply| reply.body.to_string().contains("etcd cannot be reached");
     replica.until("/readyz/etcd", known).await?;
+    let metrics = replica
+        .until("/metrics", |reply| reply.status == 200)
+        .await?;
+    let metrics = metrics.body.as_str().unwrap_or_default();
+    for used_as in ["ca", "peer", "peer-ca", "serving"] {
+        let label = format!("use=\"{used_as}\"}} ");
+        ensure!(metrics.contains(&label), "{used_as}: {metrics}");
+    }
     let refused = replica.until("/api/v1/namespaces", known).await?;
     refused.refuses(503, "waits for its store")?;
     let listed = replica

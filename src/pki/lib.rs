@@ -61,6 +61,7 @@ use files::{lock, read, read_secret, sync_folder_of, write_private_together};
 use pair::{PairFiles, certificates};
 
 pub use chain::check_short;
+pub use expiry::{CertificateEnds, CertificateUse, Expiries};
 pub use files::write_private;
 pub use leaf::{AlternativeName, Usages};
 pub use named::NamedPair;
@@ -199,6 +200,7 @@ pub struct Pki {
     root_secret: Option<Arc<RootSecret>>,
     serving: Option<PairFiles>,
     named: Vec<NamedPair>,
+    expiries: Arc<Expiries>,
 }
 
 impl Pki {
@@ -217,6 +219,7 @@ impl Pki {
         }
         let ca = Authority::load_or_create(folder, "ca", "polyplane-ca")?;
         Ok(Self {
+            expiries: expiries_of(&ca),
             ca,
             admin_token: load_or_create_token(&folder.join("admin.token"))?,
             root_secret: read_root_secret(&folder.join(ROOT_SECRET_FILE))?.map(Arc::new),
@@ -235,12 +238,14 @@ impl Pki {
         let (root_pem, key_pem) = new_ca("polyplane-ca")?;
         let key = KeyPair::from_pem(&key_pem).map_err(PkiError::Issue)?;
         let damaged = |_| PkiError::Issue(rcgen::Error::CouldNotParseCertificate);
+        let ca = Authority {
+            issuer: Issuer::from_ca_cert_pem(&root_pem, key).map_err(PkiError::Issue)?,
+            root: CertificateDer::from_pem_slice(root_pem.as_bytes()).map_err(damaged)?,
+            root_pem,
+        };
         Ok(Self {
-            ca: Authority {
-                issuer: Issuer::from_ca_cert_pem(&root_pem, key).map_err(PkiError::Issue)?,
-                root: CertificateDer::from_pem_slice(root_pem.as_bytes()).map_err(damaged)?,
-                root_pem,
-            },
+            expiries: expiries_of(&ca),
+            ca,
             admin_token: new_token().ok_or(PkiError::Issue(rcgen::Error::RingUnspecified))?,
             root_secret: None,
             serving: serving.map(|(certificate, key)| PairFiles::given(certificate, key)),
@@ -272,6 +277,11 @@ impl Pki {
     /// Returns the secret from which the keys of control planes derive, if the folder has one.
     pub fn root_secret(&self) -> Option<&Arc<RootSecret>> {
         self.root_secret.as_ref()
+    }
+
+    /// Returns the ends of the CA and of the serving certificates, beside others that are recorded there.
+    pub fn expiries(&self) -> &Arc<Expiries> {
+        &self.expiries
     }
 
     /// Returns the serving certificate that the operator put into the folder, if there is one.
@@ -392,6 +402,13 @@ fn is_of(certificate: &CertificateDer<'_>, key: &KeyPair) -> bool {
     X509Certificate::from_der(certificate).is_ok_and(|(_, parsed)| {
         parsed.public_key().subject_public_key.data.as_ref() == key.public_key_raw()
     })
+}
+
+/// Returns the ends of the server's certificates, so far of its CA alone.
+fn expiries_of(ca: &Authority) -> Arc<Expiries> {
+    let expiries = Arc::<Expiries>::default();
+    expiries.record(CertificateUse::Ca, std::slice::from_ref(&ca.root));
+    expiries
 }
 
 fn make_folder(folder: &Path) -> Result<(), PkiError> {

@@ -15,7 +15,7 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
 
 use crate::PkiError;
-use crate::expiry::ExpiryLog;
+use crate::expiry::{CertificateUse, Expiries, ExpiryLog};
 use crate::pair::{Lookout, PairFiles};
 
 /// The files of a certificate and its key, and the names for which it is served.
@@ -52,16 +52,20 @@ impl NamedCertificates {
     ///
     /// # Errors
     /// Returns an error about the first file that cannot be used.
-    pub(crate) fn load(pairs: &[NamedPair], provider: &CryptoProvider) -> Result<Self, PkiError> {
-        let loaded = pairs.iter().map(|pair| {
+    pub(crate) fn load(
+        pairs: &[NamedPair],
+        provider: &CryptoProvider,
+        expiries: &Arc<Expiries>,
+    ) -> Result<Self, PkiError> {
+        let loaded = pairs.iter().enumerate().map(|(place, pair)| {
             let files = PairFiles::given(pair.certificate.clone(), pair.key.clone());
             // Before the files are read, so that no change is missed.
             let lookout = Lookout::new(files.paths());
             let names = pair.names.iter().map(|name| name.to_lowercase());
             let names: Vec<String> = names.collect();
             let first = load(&files, &names, provider)?;
-            let expiry = ExpiryLog::new("serving (for some names)");
-            expiry.look(&first.key.cert);
+            let expiry = ExpiryLog::new(CertificateUse::SniServing, place, expiries);
+            expiry.look_anew(&first.key.cert);
             Ok(NamedCertificate {
                 names,
                 files,
@@ -190,7 +194,8 @@ mod tests {
             make("two", &["a.test", "c.test"], &[]),
             make("three", &["x.test"], &["C.test", "*.d.test"]),
         ];
-        let certificates = NamedCertificates::load(&pairs, &provider).expect("loaded");
+        let expiries = Arc::<Expiries>::default();
+        let certificates = NamedCertificates::load(&pairs, &provider, &expiries).expect("loaded");
         let served = |name: &str| {
             let found = certificates.find(name, &provider)?;
             let mut all = certificates.0.iter();
@@ -221,6 +226,6 @@ mod tests {
             key: two.key,
             ..one
         };
-        assert!(NamedCertificates::load(&[mixed], &provider).is_err());
+        assert!(NamedCertificates::load(&[mixed], &provider, &Arc::default()).is_err());
     }
 }

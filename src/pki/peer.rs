@@ -29,7 +29,7 @@ use rustls::{
 };
 
 use crate::chain::check_short;
-use crate::expiry::ExpiryLog;
+use crate::expiry::{CertificateUse, Expiries, ExpiryLog};
 use crate::files::lock;
 use crate::pair::{Lookout, PairFiles, certificates};
 use crate::peer_cas::PeerCas;
@@ -52,6 +52,7 @@ pub struct PeerTls {
     lookout: Lookout,
     current: ArcSwap<PeerConfigs>,
     expiry: ExpiryLog,
+    expiries: Arc<Expiries>,
 }
 
 enum Source {
@@ -68,6 +69,8 @@ pub struct PeerConfigs {
     pub client: Arc<ClientConfig>,
     /// The replica's own certificate and those that complete it.
     chain: Vec<CertificateDer<'static>>,
+    /// The CAs by which the certificates of other replicas are verified.
+    roots: Vec<CertificateDer<'static>>,
     cas: Option<PeerCas>,
     unmarked: Unmarked,
     made: Instant,
@@ -123,8 +126,10 @@ impl PeerTls {
                 roots.display()
             );
         }
-        let expiry = ExpiryLog::new("peer");
-        expiry.look(&first.chain);
+        let expiries = Arc::<Expiries>::default();
+        let expiry = ExpiryLog::new(CertificateUse::Peer, 0, &expiries);
+        expiry.look_anew(&first.chain);
+        expiries.record(CertificateUse::PeerCa, &first.roots);
         Ok(Arc::new(Self {
             replica: replica.to_owned(),
             roots,
@@ -134,12 +139,18 @@ impl PeerTls {
             lookout,
             current: ArcSwap::from_pointee(first),
             expiry,
+            expiries,
         }))
     }
 
     /// Returns the replica that owns this certificate.
     pub fn replica(&self) -> &str {
         &self.replica
+    }
+
+    /// Returns the ends of the certificates for other replicas and of their CAs.
+    pub fn expiries(&self) -> &Arc<Expiries> {
+        &self.expiries
     }
 
     /// Returns the configurations for a new connection. Reads the files again if they changed;
@@ -155,6 +166,7 @@ impl PeerTls {
         match source.configs(roots, &self.replica, self.unmarked, &self.provider) {
             Ok(fresh) => {
                 self.expiry.look_anew(&fresh.chain);
+                self.expiries.record(CertificateUse::PeerCa, &fresh.roots);
                 let fresh = Arc::new(fresh);
                 self.current.store(Arc::clone(&fresh));
                 if let Some(sight) = sight {
@@ -308,6 +320,7 @@ fn configs(
         server: Arc::new(server),
         client: Arc::new(client),
         chain,
+        roots: roots.to_vec(),
         cas,
         unmarked,
         made: Instant::now(),
@@ -449,6 +462,7 @@ impl ServerCertVerifier for AnyMember {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::CertificateEnds;
     use std::fs;
 
     #[test]
@@ -466,6 +480,20 @@ mod tests {
             ("polyplane-0", "polyplane-1")
         );
         assert!(!folder.path().join("peer.crt").exists());
+    }
+
+    #[test]
+    fn the_ends_of_the_certificate_and_of_the_ca_are_recorded() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let tls = PeerTls::load_or_create(folder.path(), "polyplane-0").expect("created");
+        let mut ends = CertificateEnds::new();
+        tls.expiries().add_to(&mut ends);
+        let recorded: Vec<_> = ends.into_keys().collect();
+        let wanted = [
+            (CertificateUse::Peer, "polyplane-0".to_owned()),
+            (CertificateUse::PeerCa, "polyplane-peer-ca".to_owned()),
+        ];
+        assert_eq!(recorded, wanted);
     }
 
     #[test]

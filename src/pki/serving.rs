@@ -9,7 +9,7 @@ use rustls::crypto::CryptoProvider;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
-use crate::expiry::ExpiryLog;
+use crate::expiry::{CertificateUse, ExpiryLog};
 use crate::named::NamedCertificates;
 use crate::pair::Lookout;
 use crate::{Identity, Pki, PkiError, leaf_renewal_age};
@@ -56,9 +56,9 @@ impl RenewingCertificate {
     ) -> Result<Self, TlsError> {
         let lookout = pki.given_serving().map(|pair| Lookout::new(pair.paths()));
         let first = issue(&pki, &names, &provider)?;
-        let named = NamedCertificates::load(pki.named_serving(), &provider);
-        let expiry = ExpiryLog::new("serving");
-        expiry.look(&first.key.cert);
+        let named = NamedCertificates::load(pki.named_serving(), &provider, pki.expiries());
+        let expiry = ExpiryLog::new(CertificateUse::Serving, 0, pki.expiries());
+        expiry.look_anew(&first.key.cert);
         Ok(Self {
             lookout,
             pki,
@@ -137,6 +137,7 @@ impl ResolvesServerCert for RenewingCertificate {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::CertificateEnds;
 
     #[test]
     fn a_given_certificate_is_served_as_it_is() {
@@ -156,6 +157,26 @@ mod tests {
         let certificates = RenewingCertificate::new(pki, names, provider).expect("loaded");
         // A given certificate is not renewed by age: that is its provider's task.
         assert_eq!(certificates.at_age(Duration::ZERO).cert, given.chain);
+    }
+
+    #[test]
+    fn the_end_of_what_is_served_is_recorded_at_first_and_after_a_renewal() {
+        let pki = Arc::new(Pki::in_memory(None).expect("made"));
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let names = vec!["localhost".to_owned()];
+        let certificates =
+            RenewingCertificate::new(Arc::clone(&pki), names, provider).expect("issued");
+        let is_recorded = || {
+            let mut ends = CertificateEnds::new();
+            pki.expiries().add_to(&mut ends);
+            ends.contains_key(&(CertificateUse::Serving, "polyplane".to_owned()))
+        };
+        assert!(is_recorded());
+        pki.expiries().record(CertificateUse::Serving, &[]);
+        certificates.at_age(Duration::from_secs(3600));
+        assert!(!is_recorded(), "nothing new was issued");
+        certificates.at_age(Duration::ZERO);
+        assert!(is_recorded());
     }
 
     #[test]

@@ -32,7 +32,7 @@ use polyplane_auth::RootSecret;
 use polyplane_batteries::bootstrap::Release;
 use polyplane_ownership::{ReplicaOptions, Weight};
 use polyplane_pki::kubeconfig::{Kubeconfig, UserCredential};
-use polyplane_pki::{PeerTls, Pki, Unmarked, make_root_secret, read_root_secret};
+use polyplane_pki::{PeerTls, Pki, PkiError, Unmarked, make_root_secret, read_root_secret};
 use polyplane_plane::Memory;
 use polyplane_sealing::EncryptionConfig;
 use polyplane_server::{Config, Options, PeerLimits, PeerTransport, StopPolicy};
@@ -168,18 +168,15 @@ async fn prepare(options: &ServeOptions) -> anyhow::Result<Prepared> {
     let admission = options.admission.open()?;
     config.audit = options.audit.settings().open(&delegated.outbound)?;
     let encryption = options.encryption.open()?;
-    config.nodes = options.kubelets.open()?;
+    config = config.with_nodes(options.kubelets.open()?);
     config.flags = flag_values().into();
     let metrics = options.metrics_token_file.as_deref();
     let metrics = metrics.map(|file| MetricsFile::read(file, config.pki.admin_token()));
     let root_secret = root_secret(options, &config.pki)?;
     let endpoint = endpoint(options, &listeners);
     write_kubeconfig(&options.certs, &endpoint, &config.pki);
-    let unmarked = match options.accept_unmarked_peers {
-        true => Unmarked::Accepted,
-        false => Unmarked::Refused,
-    };
-    let tls = PeerTls::load_or_create_with(&options.certs, &options.replica_id, unmarked)?;
+    let tls = peer_tls(options)?;
+    config.expiries.push(Arc::clone(tls.expiries()));
     let peer_limits = PeerLimits {
         forwards_in_flight_max: options.forwards_in_flight_max,
         ..PeerLimits::default()
@@ -198,6 +195,15 @@ async fn prepare(options: &ServeOptions) -> anyhow::Result<Prepared> {
         admission,
         encryption,
     })
+}
+
+/// Reads or makes the certificates for other replicas.
+fn peer_tls(options: &ServeOptions) -> Result<Arc<PeerTls>, PkiError> {
+    let unmarked = match options.accept_unmarked_peers {
+        true => Unmarked::Accepted,
+        false => Unmarked::Refused,
+    };
+    PeerTls::load_or_create_with(&options.certs, &options.replica_id, unmarked)
 }
 
 /// Returns the host and port under which clients reach the ring.

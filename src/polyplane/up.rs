@@ -139,9 +139,8 @@ fn configure(
 ) -> anyhow::Result<Config> {
     Ok(Config {
         audit: auditor.cloned(),
-        nodes: options.kubelets.open()?,
         flags: flag_values().into(),
-        ..completed.configure()?
+        ..completed.configure()?.with_nodes(options.kubelets.open()?)
     })
 }
 
@@ -225,6 +224,8 @@ async fn with_peers(
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?.to_string();
     let tls = PeerTls::load_or_create(certs, name)?;
+    let expiries = Arc::clone(tls.expiries());
+    setup.config.expiries.push(expiries);
     let transport = PeerTransport::new(tls, PeerLimits::default());
     setup.replica = ReplicaOptions::new(name.parse()?, address.parse()?);
     setup.peering = Some((transport, vec![listener]));

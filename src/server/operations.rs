@@ -1,6 +1,7 @@
 //! The interface for operators: health, metrics, reports, and stopping the server.
 
 pub(crate) mod access_metrics;
+pub(crate) mod certificate_metrics;
 pub(crate) mod drain;
 pub(crate) mod exposition;
 pub(crate) mod flow_dump;

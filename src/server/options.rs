@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use polyplane_audit::Auditor;
-use polyplane_pki::{Pki, PkiError, TlsError};
+use polyplane_pki::{Expiries, Pki, PkiError, TlsError};
 use rustls::{DistinguishedName, ServerConfig};
 use tokio::net::TcpListener;
 
@@ -20,7 +20,7 @@ use crate::answer::browsers::{BrowserOptions, Browsers};
 use crate::backend::Backend;
 use crate::connection::goaway::Goaway;
 use crate::connection::tls::server_config;
-use crate::nodes::{NodeAccess, Nodes};
+use crate::nodes::{KubeletIdentity, NodeAccess, Nodes};
 use crate::operations::local::{DrainOnce, DrainRequested};
 use crate::operations::status_pages::FlagValues;
 use crate::option_problems::{OptionProblem, OptionProblems};
@@ -245,6 +245,7 @@ impl CompletedOptions {
         let tls = server_config(Arc::clone(&pki), self.host_names, client_cas);
         let tls = tls.map_err(ConfigError::Tls)?;
         Ok(Config {
+            expiries: vec![Arc::clone(pki.expiries())],
             pki,
             tls,
             advertise: self.advertise,
@@ -290,9 +291,23 @@ pub struct Config {
     pub flags: FlagValues,
     /// The share of HTTP/2 requests after which the client has to open a new connection.
     pub goaway_chance: f64,
+    /// The ends of certificates that the metrics show: at first of those of [`Self::pki`].
+    pub expiries: Vec<Arc<Expiries>>,
 }
 
 impl Config {
+    /// Adds the way to nodes and pods, and records the ends of the certificates for kubelets that all planes
+    /// share.
+    #[must_use]
+    pub fn with_nodes(self, nodes: Option<NodeAccess>) -> Self {
+        if let Some(access) = &nodes
+            && let KubeletIdentity::Shared(tls) = &access.identity
+        {
+            tls.record(self.pki.expiries());
+        }
+        Self { nodes, ..self }
+    }
+
     /// Creates a server on `listeners` in front of `backend`.
     pub fn build(self, backend: Arc<dyn Backend>, listeners: Vec<TcpListener>) -> Server {
         let local = listeners
@@ -323,6 +338,7 @@ impl Config {
                 flags: self.flags,
                 browsers: self.browsers,
                 goaway: Goaway::new(self.goaway_chance),
+                expiries: self.expiries,
             },
         );
         Server::new(state, self.tls, self.stop, listeners, peer_listeners)

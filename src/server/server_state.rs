@@ -9,6 +9,7 @@ use polyplane_apimachinery::schema::Schemas;
 use polyplane_audit::{Auditor, LEVELS};
 use polyplane_auth::{Anonymous, AnonymousAccess};
 use polyplane_fairness::{Moment, PlaneMeter};
+use polyplane_pki::Expiries;
 
 use crate::answer::body::AtomicCounter;
 use crate::answer::browsers::Browsers;
@@ -18,6 +19,7 @@ use crate::connection::chains::ClientChains;
 use crate::connection::goaway::Goaway;
 use crate::documents::Documents;
 use crate::nodes::Nodes;
+use crate::operations::certificate_metrics;
 use crate::operations::drain::Drain;
 use crate::operations::exposition::{Exposition, Kind};
 use crate::operations::health::Checks;
@@ -83,6 +85,8 @@ pub(crate) struct ServerState {
     pub browsers: Browsers,
     /// Makes clients open new connections.
     pub goaway: Goaway,
+    /// The ends of the certificates that this server presents and trusts.
+    expiries: Vec<Arc<Expiries>>,
 }
 
 /// What a server may have, and need not.
@@ -93,6 +97,7 @@ pub(crate) struct Extras {
     pub flags: FlagValues,
     pub browsers: Browsers,
     pub goaway: Goaway,
+    pub expiries: Vec<Arc<Expiries>>,
 }
 
 impl ServerState {
@@ -112,6 +117,7 @@ impl ServerState {
             flags,
             browsers,
             goaway,
+            expiries,
         } = extras;
         let drain = Drain::new();
         let forwards_max = peers
@@ -156,6 +162,7 @@ impl ServerState {
             },
             browsers,
             goaway,
+            expiries,
         })
     }
 
@@ -201,6 +208,7 @@ impl ServerState {
         if let Some(auditor) = &self.audit {
             expose_audit(auditor, &mut out);
         }
+        certificate_metrics::expose(&self.expiries, &mut out);
         self.documents.expose(&mut out);
         self.backend.expose_metrics(&mut out);
         out.process();

@@ -17,7 +17,7 @@ use anyhow::{Context, anyhow};
 use polyplane_auth::ClientCa;
 use polyplane_batteries::bootstrap::ranges;
 use polyplane_ownership::ReplicaOptions;
-use polyplane_pki::{Pki, write_private};
+use polyplane_pki::{CertificateUse, Pki, write_private};
 use polyplane_plane::Memory;
 use polyplane_server::{FlagValues, Limits, Options, SinglePlane, StopPolicy};
 use polyplane_storage::{EtcdOptions, EtcdStore, EtcdTls, Secret, Store};
@@ -93,10 +93,10 @@ async fn serve(mut settings: Settings, given: FlagValues) -> anyhow::Result<()> 
     let pki = Arc::new(pki.with_named(std::mem::take(&mut settings.named_serving)));
     let listeners = completed.listen().await?;
     let store = EtcdStore::connect(etcd_options(&settings)).await?;
-    let mut config = completed.configure_with(Arc::clone(&pki), client_cas(&settings))?;
+    let config = completed.configure_with(Arc::clone(&pki), client_cas(&settings))?;
+    let mut config = config.with_nodes(settings.nodes.take());
     config.audit.clone_from(&auditor);
     config.flags = given;
-    config.nodes = settings.nodes.take();
     config.goaway_chance = settings.goaway_chance;
     let (front_proxy, front_proxy_ca_pem) = settings.front_proxy.take().unzip();
     config.single = Some(SinglePlane {
@@ -264,11 +264,18 @@ fn plain_root(
             (nobody, String::new())
         }
     };
+    let front_proxy_ca_pem = front_proxy_ca_pem.unwrap_or_default();
+    for (used_as, pem) in [
+        (CertificateUse::ClientCa, &client_ca_pem),
+        (CertificateUse::FrontProxyCa, &front_proxy_ca_pem),
+    ] {
+        pki.expiries().record_pem(used_as, pem.as_bytes());
+    }
     Ok(PlainRoot {
         identity: identity::of_server(),
         clients,
         client_ca_pem,
-        front_proxy_ca_pem: front_proxy_ca_pem.unwrap_or_default(),
+        front_proxy_ca_pem,
         bearer: settings.tokens,
         bootstrap: settings.takes_bootstrap_tokens.then(Arc::default),
         issuer: settings.issuer,

@@ -82,6 +82,7 @@ impl WaitingServer {
             nodes: None,
             flags: Arc::clone(&config.flags),
             goaway_chance: config.goaway_chance,
+            expiries: config.expiries.clone(),
         };
         let backend = WaitingBackend(Arc::new(WaitingState {
             meter: Arc::default(),

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use polyplane_pki::{CertificateUse, Expiries};
 use rustls::client::WantsClientCert;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
@@ -26,6 +27,8 @@ pub struct KubeletTls {
     client: Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>,
     /// The CAs of kubelets; `None` if each certificate will do.
     roots: Option<RootCertStore>,
+    /// The certificates of these CAs.
+    root_certificates: Vec<CertificateDer<'static>>,
 }
 
 /// The reason why there is no TLS with kubelets.
@@ -60,21 +63,29 @@ impl KubeletTls {
             let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| wrong("the client key"))?;
             Ok((chain, key))
         });
-        let roots = roots.map(|roots| {
-            let mut store = RootCertStore::empty();
-            for root in certificates(roots, "a certificate of the CA of kubelets")? {
-                store.add(root).map_err(|error| {
+        let (mut store, mut root_certificates) = (RootCertStore::empty(), Vec::new());
+        if let Some(roots) = roots {
+            root_certificates = certificates(roots, "a certificate of the CA of kubelets")?;
+            for root in &root_certificates {
+                store.add(root.clone()).map_err(|error| {
                     KubeletTlsError(format!("the CA of kubelets cannot be used: {error}"))
                 })?;
             }
-            Ok(store)
-        });
+        }
         let made = Self {
             client: client.transpose()?,
-            roots: roots.transpose()?,
+            roots: roots.map(|_| store),
+            root_certificates,
         };
         made.config(true)?;
         Ok(made)
+    }
+
+    /// Records the ends of these certificates.
+    pub(crate) fn record(&self, expiries: &Expiries) {
+        let chain = self.client.as_ref().map(|(chain, _)| chain.as_slice());
+        expiries.record(CertificateUse::KubeletClient, chain.unwrap_or_default());
+        expiries.record(CertificateUse::KubeletCa, &self.root_certificates);
     }
 
     /// Returns the settings for a kubelet, whose certificate is verified unless the client does not want
