@@ -38,7 +38,7 @@ use crate::answer::browsers::preflight;
 use crate::answer::respond::{Reply, bare, text};
 use crate::connection::chains::InternedChain;
 use crate::connection::coalesce::coalesce;
-use crate::connection::control_frames::LimitedFrames;
+use crate::connection::control_frames::{LimitedFrames, is_flood};
 use crate::connection::counted_body::Sent;
 use crate::connection::goaway::close_if_stopping;
 use crate::connection::open_connections::{Closing, Lifetime, OpenConnection};
@@ -254,6 +254,11 @@ pub(crate) async fn serve(
             .map_err(Broken::Protocol)
     };
     if let Err(error) = served {
+        if let Broken::Protocol(error) = &error
+            && is_flood(error)
+        {
+            ServerState::count(&open.flooding());
+        }
         tracing::debug!(%error, "a connection ended with an error");
     }
 }
@@ -359,6 +364,7 @@ async fn serve_h2(
     stream: TlsStream<TcpStream>,
 ) -> Result<(), Broken> {
     let (stream, flusher) = coalesce(stream);
+    let stream = LimitedFrames::new(stream, open.flooding());
     let under_way = Seats::new(usize::MAX);
     let service = {
         let (state, under_way) = (Arc::clone(state), Arc::clone(&under_way));
@@ -394,7 +400,7 @@ async fn serve_h2(
         .max_header_list_size(HEADER_LIST_BYTES)
         .keep_alive_interval(PING_INTERVAL)
         .keep_alive_timeout(PING_TIMEOUT)
-        .serve_connection(TokioIo::new(LimitedFrames::new(stream)), service);
+        .serve_connection(TokioIo::new(stream), service);
     let mut serving = pin!(serving);
     let mut lifetime = Lifetime::new(open, &state.limits, &state.drain);
     let mut sweeper = Sweeper::new(requests.unread(), &state.limits);
@@ -414,7 +420,7 @@ async fn serve_h2(
             }
             // Last, because the requests have listed by then what is unread.
             swept = sweeper.next() => {
-                open.count_cut(swept.cut);
+                open.count_cut(swept);
                 if swept.is_stuck {
                     return Err(Broken::Unread);
                 }
@@ -482,7 +488,7 @@ async fn serve_h1(
             }
             // The answer that nobody reads is all that the connection sends.
             swept = sweeper.next() => {
-                open.count_cut(swept.cut);
+                open.count_cut(swept);
                 return Ok(());
             }
         }

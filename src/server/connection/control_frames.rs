@@ -5,10 +5,14 @@
 //! pieces of bodies. It takes as many of the others as a client sends, and carries out settings once for each open
 //! stream. A connection therefore has a budget of such frames. Requests, answers and time add to it, because clients
 //! need a few frames for each request, acknowledge what they read, and try whether the server is still there. A client
-//! that has used up the budget loses the connection.
+//! that has used up the budget loses the connection, which counts as flooding. So does one that the library ends
+//! ([`is_flood`]).
 
+use std::error::Error as _;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -49,16 +53,29 @@ struct TooManyFrames;
 pub(crate) struct LimitedFrames<S> {
     stream: S,
     budget: FrameBudget,
+    /// Counts the connection once its client has sent too many frames; `None` after that.
+    flooding: Option<Arc<AtomicU64>>,
 }
 
 impl<S> LimitedFrames<S> {
     /// Limits the frames of a new connection.
-    pub(crate) fn new(stream: S) -> Self {
+    pub(crate) fn new(stream: S, flooding: Arc<AtomicU64>) -> Self {
         Self {
             stream,
             budget: FrameBudget::new(),
+            flooding: Some(flooding),
         }
     }
+}
+
+/// Returns whether the library has ended a connection because its client sends too many frames of a kind that the
+/// library bounds: resets of streams that have not begun, faults, continuations of a head, small pieces of bodies.
+pub(crate) fn is_flood(error: &hyper::Error) -> bool {
+    let cause = error.source();
+    let cause = cause.and_then(|cause| cause.downcast_ref::<h2::Error>());
+    cause.is_some_and(|cause| {
+        cause.is_library() && cause.reason() == Some(h2::Reason::ENHANCE_YOUR_CALM)
+    })
 }
 
 /// The frames that a client may send, and its place in the stream of frames.
@@ -157,6 +174,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for LimitedFrames<S> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
         let received = self.budget.received(&buffer.filled()[before..]);
+        if received.is_err()
+            && let Some(flooding) = self.flooding.take()
+        {
+            flooding.fetch_add(1, Ordering::Relaxed);
+        }
         Poll::Ready(received.map_err(io::Error::other))
     }
 }
@@ -197,6 +219,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for LimitedFrames<S> {
 mod tests {
     use std::time::Duration;
 
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::time::advance;
 
     use super::*;
@@ -268,5 +291,29 @@ mod tests {
         // An idle time does not count without limit.
         advance(Duration::from_secs(3600)).await;
         assert_eq!(taken(&mut budget, PING, u64::MAX), FRAMES_AT_ONCE_MAX);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_with_too_many_frames_is_counted_once() {
+        let pings = frame(PING, 8).repeat(10);
+        let (mut client, server) = tokio::io::duplex(pings.len());
+        let flooding = Arc::<AtomicU64>::default();
+        let mut limited = LimitedFrames::new(server, Arc::clone(&flooding));
+        let mut buffer = vec![0; pings.len()];
+        client
+            .write_all(&[0; PREFACE_BYTES])
+            .await
+            .expect("there is room");
+        let preface = limited.read_exact(&mut buffer[..PREFACE_BYTES]).await;
+        preface.expect("there is no frame in it");
+        let mut refused = 0;
+        for sent in 1..=FRAMES_AT_ONCE_MAX / 10 + 2 {
+            client.write_all(&pings).await.expect("there is room");
+            let read = limited.read(&mut buffer).await;
+            refused += u64::from(read.is_err());
+            let is_over = sent > FRAMES_AT_ONCE_MAX / 10;
+            assert_eq!(flooding.load(Ordering::Relaxed), u64::from(is_over));
+        }
+        assert_eq!(refused, 2);
     }
 }

@@ -24,6 +24,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::answer::respond::Reply;
 use crate::connection::counted_body::{CountedBody, Sent};
+use crate::connection::unread::Swept;
 use crate::operations::drain::Drain;
 use crate::operations::exposition::{Exposition, Kind};
 use crate::request::limits::Limits;
@@ -43,6 +44,10 @@ pub(crate) struct OpenConnections {
     evicted: AtomicU64,
     /// The number of answers that were cut because their clients did not read them.
     cut: AtomicU64,
+    /// How many of them were watches.
+    cut_watches: AtomicU64,
+    /// The number of connections that ended because their clients flooded them with frames.
+    flooding: Arc<AtomicU64>,
 }
 
 /// The unproven connections, oldest first.
@@ -74,6 +79,8 @@ impl OpenConnections {
             unproven: Mutex::default(),
             evicted: AtomicU64::new(0),
             cut: AtomicU64::new(0),
+            cut_watches: AtomicU64::new(0),
+            flooding: Arc::default(),
         })
     }
 
@@ -127,14 +134,31 @@ impl OpenConnections {
             out.family(name, Kind::Gauge, help);
             out.sample(name, &[], value);
         }
-        let name = "polyplane_evicted_connections_total";
-        let help = "Unproven connections cut off for newer ones.";
-        out.family(name, Kind::Counter, help);
-        out.sample(name, &[], self.evicted.load(Ordering::Relaxed));
-        let name = "polyplane_cut_answers_total";
-        let help = "Answers whose streams or connections were ended because nobody read them.";
-        out.family(name, Kind::Counter, help);
-        out.sample(name, &[], self.cut.load(Ordering::Relaxed));
+        for (name, help, counter) in [
+            (
+                "polyplane_evicted_connections_total",
+                "Unproven connections cut off for newer ones.",
+                &self.evicted,
+            ),
+            (
+                "polyplane_cut_answers_total",
+                "Answers whose streams or connections were ended because nobody read them.",
+                &self.cut,
+            ),
+            (
+                "polyplane_unread_watches_total",
+                "Watches among the answers that were ended because nobody read them.",
+                &self.cut_watches,
+            ),
+            (
+                "polyplane_flooding_connections_total",
+                "Connections ended because of too many frames that carry no request, or of too many resets.",
+                &*self.flooding,
+            ),
+        ] {
+            out.family(name, Kind::Counter, help);
+            out.sample(name, &[], counter.load(Ordering::Relaxed));
+        }
     }
 
     /// Returns how many unproven connections are open.
@@ -182,10 +206,19 @@ impl OpenConnection {
         }
     }
 
-    /// Counts answers that were cut.
-    pub(crate) fn count_cut(&self, answers: usize) {
-        let answers = u64::try_from(answers).unwrap_or(u64::MAX);
-        self.all.cut.fetch_add(answers, Ordering::Relaxed);
+    /// Counts the answers that a look has cut.
+    pub(crate) fn count_cut(&self, swept: Swept) {
+        let add = |counter: &AtomicU64, answers: usize| {
+            let answers = u64::try_from(answers).unwrap_or(u64::MAX);
+            counter.fetch_add(answers, Ordering::Relaxed);
+        };
+        add(&self.all.cut, swept.cut);
+        add(&self.all.cut_watches, swept.watches);
+    }
+
+    /// Returns the counter of connections whose clients flood them with frames.
+    pub(crate) fn flooding(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.all.flooding)
     }
 
     pub(crate) fn is_proven(&self) -> bool {

@@ -294,7 +294,10 @@ impl UnreadAnswers {
         list.answers.retain_mut(|one| {
             match one.look(times) {
                 Seen::InTime => {}
-                Seen::Cut => swept.cut += 1,
+                Seen::Cut(patience) => {
+                    swept.cut += 1;
+                    swept.watches += usize::from(patience == Patience::Watch);
+                }
                 Seen::Stuck => swept.is_stuck = true,
             }
             one.stays()
@@ -323,8 +326,8 @@ struct Listed {
 enum Seen {
     /// It goes on, or the connection keeps nothing of it.
     InTime,
-    /// It was cut by this look.
-    Cut,
+    /// It was cut by this look, because it was unread for longer than this.
+    Cut(Patience),
     /// It was cut, and the connection keeps what it has of it.
     Stuck,
 }
@@ -380,7 +383,7 @@ impl Listed {
             return Seen::InTime;
         }
         sending.cut();
-        Seen::Cut
+        Seen::Cut(patience)
     }
 }
 
@@ -389,6 +392,8 @@ impl Listed {
 pub(crate) struct Swept {
     /// The number of answers that it has cut.
     pub cut: usize,
+    /// How many of them were watches.
+    pub watches: usize,
     /// True if the connection keeps what was cut, so that only its end frees that.
     pub is_stuck: bool,
 }
@@ -479,7 +484,11 @@ mod tests {
     }
 
     fn swept(cut: usize, is_stuck: bool) -> Swept {
-        Swept { cut, is_stuck }
+        Swept {
+            cut,
+            watches: 0,
+            is_stuck,
+        }
     }
 
     /// Waits for the sweeper for as long as it takes to cut a watch.
@@ -500,7 +509,11 @@ mod tests {
             let (sending, piece) = unread_answer(patience, 10);
             unread.list(&sending);
             let begun = Instant::now();
-            assert_eq!(sweeper.next().await, swept(1, false), "{patience:?}");
+            let wanted = Swept {
+                watches: usize::from(patience == Patience::Watch),
+                ..swept(1, false)
+            };
+            assert_eq!(sweeper.next().await, wanted, "{patience:?}");
             let waited = begun.elapsed().as_secs();
             assert_eq!(waited, EVERY.as_secs() * looks, "{patience:?}");
             assert!(sending.is_cut());

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::client::{Protocol, connect};
+use crate::client::{Client, Protocol, connect};
 use crate::fake::{Running, start_with};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -86,4 +86,28 @@ async fn a_client_that_sends_many_frames_without_requests_loses_its_connection()
         assert!(is_answered(&server, &frame, 100).await, "{kind:?}");
         assert!(!is_answered(&server, &frame, 100_000).await, "{kind:?}");
     }
+    until_counted(&server, KINDS.len()).await;
+}
+
+/// Waits until as many connections count as flooding.
+async fn until_counted(server: &Running, connections: usize) {
+    let mut client = Client::admin(server, Protocol::Http2).await;
+    let shown = format!("\npolyplane_flooding_connections_total {connections}\n");
+    let counted = async {
+        while !client.get("/metrics").await.text().contains(&shown) {
+            tokio::task::yield_now().await;
+        }
+    };
+    let in_time = tokio::time::timeout(PATIENCE, counted).await;
+    in_time.expect("each flood is counted once");
+}
+
+#[tokio::test]
+async fn floods_that_the_library_ends_are_counted_too() {
+    let server = start_with(|_| {}).await;
+    // A head that does not end.
+    let head = frame((1, &[0x82], 1));
+    let flood = [head, frame((9, &[], 1)).repeat(1000)].concat();
+    assert!(!is_answered(&server, &flood, 1).await);
+    until_counted(&server, 1).await;
 }

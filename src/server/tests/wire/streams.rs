@@ -216,14 +216,19 @@ async fn nothing_large(server: &Running) {
 
 /// Waits until as many answers were cut.
 async fn until_cut(client: &mut Client, answers: usize) {
-    let cut = format!("\npolyplane_cut_answers_total {answers}\n");
-    let all_cut = async {
-        while !client.get("/metrics").await.text().contains(&cut) {
+    until_counted(client, "polyplane_cut_answers_total", answers).await;
+}
+
+/// Waits until a counter is at `count`.
+async fn until_counted(client: &mut Client, name: &str, count: usize) {
+    let shown = format!("\n{name} {count}\n");
+    let all_counted = async {
+        while !client.get("/metrics").await.text().contains(&shown) {
             tokio::task::yield_now().await;
         }
     };
-    let in_time = tokio::time::timeout(PATIENCE, all_cut).await;
-    in_time.expect("all of them are cut");
+    let in_time = tokio::time::timeout(PATIENCE, all_counted).await;
+    in_time.expect("all of them are counted");
 }
 
 #[tokio::test]
@@ -269,6 +274,7 @@ async fn no_answer_is_kept_for_a_client_that_gives_it_no_room() {
     let mut idle = other.open(Method::GET, path, &[], "").await;
     read_events(&mut idle).await;
     until_cut(&mut other, unread.len()).await;
+    until_counted(&mut other, "polyplane_unread_watches_total", 1).await;
     for answer in unread {
         assert!(answer.into_body().collect().await.is_err());
     }
