@@ -467,6 +467,12 @@ async fn the_use_of_held_tokens_is_written_down() -> Result<()> {
     })
     .await?;
     ensure!(text(&since, "/data/since")? == day, "{since}");
+    // As upstream, it comes back.
+    plane.admin.delete(&tracking).await?.expect(200)?;
+    until(&plane, &tracking, |seen| {
+        seen.pointer("/data/since").is_some() && seen["metadata"]["uid"] != since["metadata"]["uid"]
+    })
+    .await?;
     // A second use on the same day writes nothing.
     ensure!(plane.status(&token).await? == 200);
     let again = plane.admin.get(&secret(used)).await?.expect(200)?;

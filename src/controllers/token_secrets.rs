@@ -25,6 +25,7 @@ const ACCOUNT: &str = "kubernetes.io/service-account.name";
 const ACCOUNT_UID: &str = "kubernetes.io/service-account.uid";
 const SECRETS: &str = "secrets";
 const SERVICE_ACCOUNTS: &str = "serviceaccounts";
+const CONFIG_MAPS: &str = "configmaps";
 /// The label of a Secret with the day on which its token was last used.
 const LAST_USED: &str = "kubernetes.io/legacy-token-last-used";
 /// The config map that says since when the use of tokens is written down: here, since the plane has one. A plane that
@@ -56,16 +57,36 @@ pub(crate) fn touched(tenant: &Tenant, object: &ObjectRef, gone: bool) -> Vec<Ke
 }
 
 /// Returns whether a write is of a Secret for a token, of a plane that does not yet say since when the use of tokens is
-/// written down. That is no controller's work: another program may fill the Secrets.
+/// written down, or is the deletion of what says it: as upstream, that comes back. This is no controller's work:
+/// another program may fill the Secrets.
 pub(crate) fn starts_tracking(tenant: &Tenant, object: &ObjectRef, gone: bool) -> bool {
     let key = object.key();
-    let is_secret = (key.group(), key.resource()) == ("", SECRETS);
-    is_secret && !gone && account_of(object).is_some() && !is_tracked(tenant)
+    let is_cause = match (key.group(), key.resource()) {
+        ("", SECRETS) => !gone && account_of(object).is_some(),
+        ("", CONFIG_MAPS) => gone && *key == tracking_key(),
+        _ => false,
+    };
+    is_cause && !is_tracked(&tenant.plane.snapshot())
 }
 
-fn is_tracked(tenant: &Tenant) -> bool {
-    let key = Key::new("", "configmaps", Some(SYSTEM), TRACKING);
-    tenant.plane.snapshot().get(&key).is_some()
+/// Returns whether a plane has a Secret for a token and does not say since when the use of tokens is written down: its
+/// last owner may have ended between the two.
+pub(crate) fn lacks_tracking(tenant: &Tenant) -> bool {
+    let cut = tenant.plane.snapshot();
+    let has_secret = || {
+        let prefix = Prefix::resource("", SECRETS);
+        let mut secrets = cut.range(&prefix, Start::First);
+        secrets.any(|secret| account_of(&secret).is_some())
+    };
+    !is_tracked(&cut) && has_secret()
+}
+
+fn tracking_key() -> Key {
+    Key::new("", CONFIG_MAPS, Some(SYSTEM), TRACKING)
+}
+
+fn is_tracked(cut: &Snapshot) -> bool {
+    cut.get(&tracking_key()).is_some()
 }
 
 /// Returns all Secrets of a plane that have work.
@@ -249,8 +270,8 @@ pub(crate) async fn note_use(
 /// Makes the config map that says since when the use of tokens is written down.
 pub(crate) async fn track(client: &OwnClient, tenant: &Tenant) -> Result<Progress, ApiError> {
     let kinds = tenant.kinds();
-    let row = kinds.stored("", "configmaps");
-    let Some(row) = row.filter(|_| !is_tracked(tenant)) else {
+    let row = kinds.stored("", CONFIG_MAPS);
+    let Some(row) = row.filter(|_| !is_tracked(&tenant.plane.snapshot())) else {
         return Ok(Progress::Done);
     };
     let today = day(Timestamp::from(SystemTime::now()).seconds);

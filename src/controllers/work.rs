@@ -532,6 +532,9 @@ impl Reconcilers {
         for key in token_secrets::pending(tenant) {
             self.add(tenant, WorkItem::TokenSecret(key));
         }
+        if token_secrets::lacks_tracking(tenant) {
+            self.add(tenant, WorkItem::TokenTracking);
+        }
         self.add_belonging(tenant).await;
         self.add_certificates(tenant).await;
         self.clean(tenant);

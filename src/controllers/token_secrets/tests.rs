@@ -5,6 +5,18 @@ use crate::token_secrets;
 use polyplane_apimachinery::json;
 use polyplane_plane::Key;
 
+fn tracking() -> Key {
+    let name = "kube-apiserver-legacy-service-account-token-tracking";
+    Key::new("", "configmaps", Some("kube-system"), name)
+}
+
+/// Creates a Secret for a token of the default account.
+async fn create_token_secret(site: &Site, key: &Key) {
+    let annotations = json!({"kubernetes.io/service-account.name": "default"});
+    let body = json!({"type": "kubernetes.io/service-account-token", "metadata": {"annotations": annotations}});
+    site.create(key, body).await;
+}
+
 #[tokio::test]
 async fn a_plane_says_since_its_first_secret_for_a_token_that_their_use_is_written_down() {
     let site = Site::open().await;
@@ -15,14 +27,42 @@ async fn a_plane_says_since_its_first_secret_for_a_token_that_their_use_is_writt
     let secret = |name: &str| Key::new("", "secrets", Some("default"), name);
     site.create(&secret("plain"), json!({})).await;
     assert!(!starts(&secret("plain")));
-    let annotations = json!({"kubernetes.io/service-account.name": "default"});
-    let body = json!({"type": "kubernetes.io/service-account-token", "metadata": {"annotations": annotations}});
-    site.create(&secret("token"), body).await;
+    create_token_secret(&site, &secret("token")).await;
     assert!(starts(&secret("token")));
     let tracked = token_secrets::track(&site.client, &site.tenant).await;
     tracked.expect("it can be written");
     assert!(!starts(&secret("token")), "once is enough");
-    let tracking = "kube-apiserver-legacy-service-account-token-tracking";
-    let map = site.tree(&Key::new("", "configmaps", Some("kube-system"), tracking));
+    let map = site.tree(&tracking());
     assert_eq!(map.str_at(&["data", "since"]).len(), "2006-01-02".len());
+}
+
+#[tokio::test]
+async fn what_says_since_when_use_is_written_down_comes_back_and_a_new_owner_sees_that_it_is_gone()
+{
+    let site = Site::open().await;
+    assert!(
+        !token_secrets::lacks_tracking(&site.tenant),
+        "there is no Secret"
+    );
+    create_token_secret(&site, &Key::new("", "secrets", Some("default"), "token")).await;
+    assert!(token_secrets::lacks_tracking(&site.tenant));
+    let other = Key::new("", "configmaps", Some("default"), tracking().name());
+    site.create(&other, json!({})).await;
+    let other_map = site.object(&other).expect("it is there");
+    site.delete(&other).await;
+    assert!(!token_secrets::starts_tracking(
+        &site.tenant,
+        &other_map,
+        true
+    ));
+    for _ in 0..2 {
+        let tracked = token_secrets::track(&site.client, &site.tenant).await;
+        tracked.expect("it can be written");
+        assert!(!token_secrets::lacks_tracking(&site.tenant));
+        let map = site.object(&tracking()).expect("it is there");
+        assert!(!token_secrets::starts_tracking(&site.tenant, &map, false));
+        site.delete(&tracking()).await;
+        assert!(token_secrets::starts_tracking(&site.tenant, &map, true));
+        assert!(token_secrets::lacks_tracking(&site.tenant));
+    }
 }
