@@ -77,12 +77,15 @@ impl CertificateUse {
 /// first end.
 pub type CertificateEnds = BTreeMap<(CertificateUse, String), i64>;
 
+/// The same for certificates of one use, by their names.
+type NamedEnds = BTreeMap<String, i64>;
+
 /// The ends of the certificates in use. They are recorded when certificates are read or issued, so that metrics
 /// parse none.
 #[derive(Debug, Default)]
 pub struct Expiries {
     /// The ends by name, by the use of the certificates and their place among those of one use.
-    ends: Mutex<BTreeMap<(CertificateUse, usize), BTreeMap<String, i64>>>,
+    ends: Mutex<BTreeMap<(CertificateUse, usize), NamedEnds>>,
 }
 
 impl Expiries {
@@ -120,8 +123,8 @@ impl Expiries {
 }
 
 /// Returns the first end of the certificates of each name. One that cannot be read is left out.
-fn ends_by_name(certificates: &[CertificateDer<'_>]) -> BTreeMap<String, i64> {
-    let mut ends: BTreeMap<String, i64> = BTreeMap::new();
+fn ends_by_name(certificates: &[CertificateDer<'_>]) -> NamedEnds {
+    let mut ends = NamedEnds::new();
     for certificate in certificates {
         let Ok((_, parsed)) = X509Certificate::from_der(certificate) else {
             continue;

@@ -348,6 +348,36 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::nodes::KubeletTls;
+    use polyplane_outbound::Reach;
+    use polyplane_pki::CertificateEnds;
+
+    #[test]
+    fn the_certificates_for_kubelets_are_among_those_whose_ends_are_shown() {
+        let pki = Arc::new(Pki::in_memory(None).expect("made"));
+        let client = pki.issue_client("kubelet-client", &[]).expect("issued");
+        let pair = (client.certificate_pem.as_bytes(), client.key_pem.as_bytes());
+        let tls = KubeletTls::from_pem(Some(pair), Some(pki.root_pem().as_bytes()));
+        let access = NodeAccess {
+            identity: KubeletIdentity::Shared(Arc::new(tls.expect("they fit"))),
+            address_types: Vec::new(),
+            reach: Reach::Anywhere,
+            connections_max: 1,
+            plane_connections_max: 1,
+        };
+        let completed = Options::default().complete().expect("all is well");
+        let config = completed.configure_with(Arc::clone(&pki), Vec::new());
+        let config = config.expect("issued").with_nodes(Some(access));
+        let mut ends = CertificateEnds::new();
+        for recorded in &config.expiries {
+            recorded.add_to(&mut ends);
+        }
+        let uses: Vec<_> = ends
+            .into_keys()
+            .map(|(used_as, _)| used_as.as_str())
+            .collect();
+        assert_eq!(uses, ["ca", "kubelet-ca", "kubelet-client", "serving"]);
+    }
 
     #[test]
     fn all_problems_are_reported_together() {
