@@ -9,7 +9,7 @@
 //! * Nothing is written to the source. No replica may serve it: a member key is refused, and a watch
 //!   over all keys ends the copy if anything is written before it is complete.
 //! * Nobody serves the target before it is complete: replicas that know copies refuse because of the
-//!   record (`membership/member_driver.rs`), older ones because of the level floor.
+//!   record (`membership/join_facts.rs`), older ones because of the level floor.
 //! * Each transaction also puts the record, so that a copy that was interrupted anywhere, even by
 //!   kill -9, goes on where it was.
 //!

@@ -6,6 +6,7 @@
 
 mod beats;
 pub(crate) mod contact;
+pub(crate) mod join_facts;
 pub(crate) mod late_proofs;
 pub(crate) mod lease_terms;
 pub(crate) mod member_driver;

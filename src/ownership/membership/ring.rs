@@ -6,9 +6,9 @@
 //! store delivered, in the store's order.
 
 use crate::membership::contact;
+use crate::membership::join_facts::{self, JoinError};
 use crate::membership::late_proofs;
 use crate::membership::member_driver;
-use crate::membership::member_driver::JoinError;
 use crate::membership::options::ReplicaOptions;
 use crate::membership::own_life::{OwnLife, clock_time};
 use crate::membership::state::{Level, RingCommand, RingState, newcomer};
@@ -108,7 +108,7 @@ impl Ring {
             peer_views: AtomicU64::new(0),
             options,
         });
-        member_driver::admitted(&shared).await?;
+        join_facts::admitted(&shared).await?;
         let commands = OnceLock::new();
         Ok(Arc::new(Self { shared, commands }))
     }
