@@ -21,3 +21,4 @@ mod refused_join;
 pub(crate) mod ring;
 mod state;
 mod suspicion;
+mod welcome;

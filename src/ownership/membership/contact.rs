@@ -1,37 +1,22 @@
 //! Whether this replica and the other members can speak with each other. The ring designates every
 //! member for planes, so a member that no other one can speak with makes planes unavailable.
 //!
-//! * *Before it joins*, a replica pings a few members ([`welcome`]). While none of them answers and
-//!   one does not trust its certificate, or shows one that it does not trust, it does not join. If none
-//!   answers at all, it compares the CAs that the member keys name with its own: while they fit those of
-//!   no member, it does not join either. A key that names none decides nothing, so the first replica
-//!   joins, and so do two that start at once: the ring then evicts one of them (`suspicion`).
-//! * *While it is a member*, it logs which peers do not answer its pings, and why. A peer that does not
-//!   trust it counts as one that does not answer, and is evicted. If the same replica joins again and
-//!   again, as one of an older release does, each further life is given more time: evictions move
-//!   planes and do not help. In all of that time this replica designates it for no plane while there
-//!   is another member: requests for the plane could not be forwarded.
-//! * *Between two lives* it pauses if no peer has reached it in the life that ended: whoever joins
-//!   again at once is evicted again at once, and moves planes each time.
+//! A member logs which peers do not answer its pings, and why. A peer that does not trust it counts as
+//! one that does not answer, and is evicted. If the same replica joins again and again, as one of an older
+//! release does, each further life is given more time: evictions move planes and do not help. In all of
+//! that time this replica designates it for no plane while there is another member: requests for the
+//! plane could not be forwarded. `welcome` has what a replica does before it joins.
 //!
 //! Must not decide who is a member, and must not know planes.
 
-use crate::backoff::Backoff;
 use crate::log_limit::LogLimit;
-use crate::membership::state::RingState;
-use crate::peer_trust::Mistrust;
-use crate::peers::{PeerError, PeerMessage, holder};
+use crate::peers::{PeerError, holder};
 use parking_lot::Mutex;
 use polyplane_fencing::{Duration as Length, Holder, Time};
-use polyplane_ring::{Incarnation, Member, ReplicaId, Standing, View};
+use polyplane_ring::{Member, ReplicaId, View};
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
-use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
 
 /// How long pings of a peer fail before that is logged. A dead peer has left the ring by then.
 const LOG_AFTER: Length = Length::from_millis(5_000);
@@ -44,20 +29,10 @@ const DISTRUST_AFTER_MAX: Length = Length::from_millis(60_000);
 /// How long it is remembered that a life has counted so. Replicas that never come back would
 /// otherwise fill the memory.
 const DISTRUST_KEPT: Length = Length::from_millis(600_000);
-/// Number of members that are pinged in one round before joining, so that a large ring is not
-/// flooded.
-const PROBED_MAX: usize = 3;
-/// The longest time that such a ping may take. A longer one would delay joining a ring whose members
-/// are dead.
-const PROBE_PATIENCE: Duration = Duration::from_secs(1);
-/// The pause after one life in which no peer reached this replica. Each further one is twice as long.
-const PAUSE_FIRST: Duration = Duration::from_millis(500);
-/// The longest pause, and so the longest time until a replica joins that can be reached again.
-const PAUSE_MAX: Duration = Duration::from_secs(30);
 
 /// What to do about replicas that do not trust each other.
-const SAME_CA: &str = "give all replicas the same peer CA (peer-ca.crt in the folder of --certs) and \
-                       certificates that it has signed";
+pub(crate) const SAME_CA: &str = "give all replicas the same peer CA (peer-ca.crt in the folder of --certs) and \
+     certificates that it has signed";
 
 /// What is known about speaking with other members.
 #[derive(Default)]
@@ -254,6 +229,16 @@ impl Contact {
         self.held_back.send_replace(why);
     }
 
+    /// Returns the number of lives in a row that ended without any peer having reached this replica.
+    pub(crate) fn unreached_lives(&self) -> u32 {
+        self.unreached.lock().lives
+    }
+
+    /// Records why other members did not reach this replica in its last lives.
+    pub(crate) fn note_unreached(&self, why: String) {
+        self.unreached.lock().why = Some(why);
+    }
+
     /// Returns why other members did not reach this replica in its last lives.
     pub(crate) fn why_unreached(&self) -> Option<String> {
         self.unreached.lock().why.clone()
@@ -265,162 +250,6 @@ pub(crate) fn has_peers(view: &View, own: &ReplicaId) -> bool {
     view.members().any(|member| member.id != *own)
 }
 
-/// Waits until this replica may join. `planes` is the runtime on which peers are called: connections
-/// live on the runtime that opens them, and later calls share them.
-pub(crate) async fn welcome(shared: Arc<RingState>, planes: Handle) {
-    pause_if_unreached(&shared, &planes).await;
-    if shared.options.is_alone {
-        return;
-    }
-    let mut known = shared.members_known.subscribe();
-    // An error is impossible, because `shared` has the sender.
-    drop(known.wait_for(|known| *known).await);
-    let held_back = &shared.contact.held_back;
-    let (mut backoff, mut limit, mut turn) = (Backoff::default(), LogLimit::default(), 0);
-    loop {
-        let probe = planes.spawn(probe(Arc::clone(&shared), turn));
-        // A probe that panicked proves nothing.
-        let probed = probe.await.unwrap_or(Probed::Silent);
-        let Some(why) = why_not_welcome(&shared, &probed) else {
-            break;
-        };
-        if limit.is_due(shared.now()) {
-            tracing::warn!("{why}");
-        }
-        held_back.send_replace(Some(why));
-        turn = turn.wrapping_add(PROBED_MAX);
-        backoff.wait().await;
-    }
-    held_back.send_replace(None);
-}
-
-/// The outcome of pinging a few members.
-enum Probed {
-    /// One has answered.
-    Answered,
-    /// None has answered, and one does not trust this replica, or the reverse.
-    Untrusted(Member, PeerError),
-    /// None has answered, or there is none.
-    Silent,
-}
-
-/// Returns why this replica does not join; `None` if it does.
-fn why_not_welcome(shared: &RingState, probed: &Probed) -> Option<String> {
-    let no_join = "this replica does not join the ring, because";
-    match probed {
-        Probed::Answered => None,
-        Probed::Untrusted(peer, error) => {
-            let (id, address) = (&peer.id, &peer.address);
-            let named = shared.trusts.lock().get(id).cloned();
-            let own = shared.peers.trust();
-            let mistrust = own.zip(named).and_then(|(own, named)| own.mistrust(&named));
-            let cause = mistrust.map_or_else(String::new, |cause| format!(" ({cause})"));
-            Some(format!(
-                "{no_join} it cannot speak with member {id} at {address}: {}{cause}",
-                advice(error)
-            ))
-        }
-        Probed::Silent => {
-            let (id, mistrust) = mistrust_of_all(shared)?;
-            Some(format!(
-                "{no_join} it and member {id} do not accept each other's certificates: {mistrust}; \
-                 {SAME_CA}"
-            ))
-        }
-    }
-}
-
-/// Returns a member that accepts no certificate of this replica, or the reverse, and why, if that is so of
-/// every member and every one names its CAs.
-fn mistrust_of_all(shared: &RingState) -> Option<(ReplicaId, Mistrust)> {
-    let own = shared.peers.trust()?;
-    let view = shared.view.load_full();
-    let trusts = shared.trusts.lock();
-    let mut first = None;
-    for member in view.members() {
-        if member.id != shared.options.id {
-            // A member that names no CAs, as one of an older release, or that trusts this replica.
-            let mistrust = own.mistrust(trusts.get(&member.id)?)?;
-            first.get_or_insert((member.id.clone(), mistrust));
-        }
-    }
-    first
-}
-
-/// Pings a few members.
-async fn probe(shared: Arc<RingState>, turn: usize) -> Probed {
-    let view = shared.view.load_full();
-    let own = &shared.options.id;
-    let peers: Vec<&Member> = view.members().filter(|member| member.id != *own).collect();
-    let mut pings = JoinSet::new();
-    for at in 0..PROBED_MAX.min(peers.len()) {
-        let peer = peers[turn.wrapping_add(at) % peers.len()].clone();
-        let shared = Arc::clone(&shared);
-        pings.spawn(async move {
-            let result = ping(&shared, &peer).await;
-            (peer, result)
-        });
-    }
-    let mut probed = Probed::Silent;
-    while let Some(pinged) = pings.join_next().await {
-        match pinged {
-            Ok((_, Ok(()))) => return Probed::Answered,
-            Ok((peer, Err(error @ PeerError::Untrusted(_)))) => {
-                probed = Probed::Untrusted(peer, error);
-            }
-            Ok((
-                _,
-                Err(
-                    PeerError::Refused
-                    | PeerError::TimedOut
-                    | PeerError::Ended(_)
-                    | PeerError::Failed(_),
-                ),
-            ))
-            | Err(_) => {}
-        }
-    }
-    probed
-}
-
-async fn ping(shared: &RingState, to: &Member) -> Result<(), PeerError> {
-    let view = shared.view.load().number().get();
-    let call = shared.peers.call(to, PeerMessage::Ping { view }.into());
-    let reply = timeout(PROBE_PATIENCE, call).await;
-    reply.unwrap_or(Err(PeerError::TimedOut)).map(drop)
-}
-
-/// Pauses before the next life if no peer has reached this replica in the last ones.
-async fn pause_if_unreached(shared: &Arc<RingState>, planes: &Handle) {
-    let lives = shared.contact.unreached.lock().lives;
-    let Some(pause) = pause_after(lives) else {
-        return;
-    };
-    let calling = Arc::clone(shared);
-    let called = planes.spawn(async move { ping(&calling, &own_member(&calling)).await });
-    // Whether this replica itself reaches the address helps to find the fault, and decides nothing:
-    // some networks do not let a process reach its own address.
-    let own = match called.await {
-        Ok(Err(error)) => format!(" (this replica itself: {error})"),
-        Ok(Ok(())) | Err(_) => String::new(),
-    };
-    let address = &shared.options.address;
-    let why = format!(
-        "the ring has removed this replica, and no other member reached it before at its address \
-         {address}{own}: check --advertise, --peer-listen and the network between the replicas"
-    );
-    tracing::warn!(times = lives, pause = ?pause, "{why}; it joins again after a pause");
-    shared.contact.unreached.lock().why = Some(why);
-    sleep(pause).await;
-}
-
-/// Returns the pause after this number of lives in a row without any peer; `None` for no pause.
-fn pause_after(lives: u32) -> Option<Duration> {
-    let doublings = lives.checked_sub(1)?;
-    let factor = 2_u32.saturating_pow(doublings);
-    Some(PAUSE_FIRST.saturating_mul(factor).min(PAUSE_MAX))
-}
-
 /// Returns how long distrust must last after this number of lives in a row that counted as ones that
 /// do not answer.
 fn distrust_after(lives: u32) -> Length {
@@ -429,20 +258,8 @@ fn distrust_after(lives: u32) -> Length {
     Length::from_nanos(nanos.min(DISTRUST_AFTER_MAX.as_nanos()))
 }
 
-/// Returns this replica as a member, to call it by its advertised address.
-fn own_member(shared: &RingState) -> Member {
-    Member {
-        id: shared.options.id.clone(),
-        incarnation: Incarnation::new(0),
-        address: shared.options.address.clone(),
-        zone: None,
-        weight: shared.options.weight,
-        standing: Standing::Serving,
-    }
-}
-
 /// Returns an error of a call with what to do about it.
-fn advice(error: &PeerError) -> String {
+pub(crate) fn advice(error: &PeerError) -> String {
     let advice = match error {
         PeerError::Untrusted(_) => SAME_CA,
         PeerError::Refused | PeerError::TimedOut | PeerError::Ended(_) | PeerError::Failed(_) => {
@@ -455,7 +272,7 @@ fn advice(error: &PeerError) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use polyplane_ring::ViewNumber;
+    use polyplane_ring::{Incarnation, Standing, ViewNumber};
 
     fn member(name: &str) -> Member {
         Member {
@@ -466,15 +283,6 @@ mod tests {
             weight: Default::default(),
             standing: Standing::Serving,
         }
-    }
-
-    #[test]
-    fn pauses_between_lives_double_up_to_a_limit() {
-        assert_eq!(pause_after(0), None);
-        let millis = |lives| pause_after(lives).map(|pause| pause.as_millis());
-        let pauses: Vec<_> = [1, 2, 3, 6, 7, 8, u32::MAX].map(millis).to_vec();
-        let wanted = [500, 1000, 2000, 16_000, 30_000, 30_000, 30_000].map(Some);
-        assert_eq!(pauses, wanted);
     }
 
     #[test]

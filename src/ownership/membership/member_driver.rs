@@ -6,7 +6,6 @@
 
 use crate::backoff::Backoff;
 use crate::membership::beats::Beats;
-use crate::membership::contact;
 use crate::membership::join_facts::{JoinError, facts};
 use crate::membership::late_proofs;
 use crate::membership::lease_terms;
@@ -16,6 +15,7 @@ use crate::membership::own_life::OwnLife;
 use crate::membership::own_record;
 use crate::membership::refused_join::RefusedJoin;
 use crate::membership::state::{RingCommand, RingState, newcomer};
+use crate::membership::welcome::welcome;
 use crate::transactions::{MemberPut, member_outcome, member_txn};
 use polyplane_fencing::member::{Action, Event};
 use polyplane_fencing::{Holder, Outcome, Rule, Transaction, Write};
@@ -198,7 +198,7 @@ impl Driver {
     /// Waits until this replica may join. A replica that shall drain has nothing to hand over between
     /// two lives, and does not join any more.
     async fn until_welcome(&mut self) -> After {
-        let welcome = contact::welcome(Arc::clone(&self.shared), self.beats.planes().clone());
+        let welcome = welcome(Arc::clone(&self.shared), self.beats.planes().clone());
         tokio::pin!(welcome);
         loop {
             if self.is_draining {
