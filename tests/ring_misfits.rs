@@ -115,6 +115,23 @@ fn copied(ring: &Ring, name: &str, is_copied: impl Fn(&str) -> bool) -> Result<P
     Ok(to)
 }
 
+/// Waits until `kubectl plane ring` shows a replica as one that waits outside, and not as a member.
+async fn shown_outside(ring: &Ring, name: &str) -> Result<()> {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        let shown = ring.plugin(&polyplane()?, &["ring"]).await?;
+        let (inside, outside) = shown
+            .split_once("waiting outside the ring")
+            .unwrap_or((&shown, ""));
+        ensure!(!inside.contains(name), "{shown}");
+        if outside.contains(name) {
+            return Ok(());
+        }
+        ensure!(Instant::now() < deadline, "{shown}");
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
 /// Waits until all planes answer.
 async fn all_answer(admin: &Endpoint, planes: &[String]) -> Result<()> {
     let deadline = Instant::now() + LIMIT;
@@ -154,8 +171,7 @@ async fn a_replica_that_the_ring_cannot_use_says_why_and_takes_no_plane_away() -
         let reply = Client::open(&admin).await?.get(&path).await?;
         ensure!(reply.status == 200, "{path}: {reply:?}");
     }
-    let members = ring.plugin(&polyplane()?, &["ring"]).await?;
-    ensure!(!members.contains("stranger"), "{members}");
+    shown_outside(&ring, "stranger").await?;
     stranger.end().await?;
 
     let certs = copied(&ring, "unreached", |_| true)?;

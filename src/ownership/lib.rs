@@ -25,7 +25,7 @@
 //! once and report its outcome (`planes/fence_driver`). Of the others, in `membership`: 3, 11 and
 //! 16 in `own_life` (the read lease's copy); 5 in `member_driver` and `members`; 8 in
 //! `lease_terms`; 11 also in `member_driver`; 18 in `suspicion` and `member_driver` (progress); 21
-//! in [`Ring::next_observed`]; 22 in [`Ring::newcomer`]. In `planes`: 3 and 16 in `fence_driver`
+//! in [`Ring::next_observed`]; 22 in [`Ring::newcomer`]; 23 in `candidates`. In `planes`: 3 and 16 in `fence_driver`
 //! (the tenure's copy); 12 in `release` (Released of the root names a head that counts the commits
 //! of member keys too); 14 in `rebalance` (compaction); 19 in `peer_handler` and `rebalance`;
 //! `fence_sweep` removes the fences of planes that were deleted (10). In `transactions`: 15. In the
@@ -55,6 +55,7 @@ pub use copy::record::{CopyFigures, CopyRecordError, is_unfinished_copy};
 pub use copy::{CopyEnd, CopyError, CopyOptions, CopyState, StoreCopy};
 pub use directory::birth::{Birth, DirectoryKey};
 pub use directory::freshness::Freshness;
+pub use membership::candidates::Candidate;
 pub use membership::join_facts::JoinError;
 pub use membership::lease_terms::ChangeError;
 pub use membership::member_record::members_prefix;

@@ -5,6 +5,7 @@
 //! Must not know planes: [`crate::planes`] subscribes to views and to the end of a life.
 
 mod beats;
+pub(crate) mod candidates;
 pub(crate) mod contact;
 pub(crate) mod join_facts;
 pub(crate) mod late_proofs;

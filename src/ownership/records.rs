@@ -1,7 +1,8 @@
 //! The records that this crate keeps in the store beside planes and member keys: fences, lease
-//! terms, the level floor, complaints. Owns their keys and their JSON; must not know when they are
+//! terms, the level floor, complaints, candidates. Owns their keys and their JSON; must not know when they are
 //! written.
 
+use crate::peer_trust::PeerTrust;
 use crate::peers::Life;
 use bytes::Bytes;
 use polyplane_fencing::{
@@ -20,6 +21,8 @@ const ADOPTIONS: &[u8] = b"terms/";
 pub(crate) const FLOOR_KEY: &[u8] = b"floor";
 /// Prefix of the complaints about unreachable peers (PROTOCOL 18).
 pub(crate) const COMPLAINTS: &[u8] = b"complaint/";
+/// Prefix of the records of replicas that wait outside the ring (PROTOCOL 23).
+pub(crate) const CANDIDATES: &[u8] = b"candidate/";
 /// Prefix of the keys of fences.
 pub(crate) const FENCES: &str = "fence/";
 
@@ -44,6 +47,17 @@ pub(crate) fn complaint_key(from: &ReplicaId, about: &ReplicaId) -> Bytes {
     let mut key = COMPLAINTS.to_vec();
     key.extend_from_slice(format!("{from}/{about}").as_bytes());
     key.into()
+}
+
+/// Returns the key of the record of a replica that waits outside the ring.
+pub(crate) fn candidate_key(replica: &ReplicaId) -> Bytes {
+    [CANDIDATES, replica.as_str().as_bytes()].concat().into()
+}
+
+/// Returns the replica that waits outside the ring, as the key names it.
+pub(crate) fn candidate_of(key: &[u8]) -> Option<ReplicaId> {
+    let name = key.strip_prefix(CANDIDATES)?;
+    std::str::from_utf8(name).ok()?.parse().ok()
 }
 
 /// Returns the key of a replica's adoption of the lease terms.
@@ -279,6 +293,50 @@ pub(crate) fn decode_life(value: &[u8]) -> Option<Life> {
     serde_json::from_slice(value).ok()
 }
 
+/// What a replica that waits outside the ring says about itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct CandidateRecord {
+    /// The CA that has issued its peer certificate, if that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    issuer: Option<String>,
+    /// The CAs of peers that it accepts; `None` if it does not know its own certificates.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    trusted: Option<Vec<String>>,
+    /// The time at which its wait began, RFC 3339.
+    pub(crate) since: String,
+}
+
+impl CandidateRecord {
+    pub(crate) fn new(trust: Option<PeerTrust>, since: String) -> Self {
+        let (issuer, trusted) = match trust {
+            Some(trust) => (trust.issuer, Some(trust.trusted)),
+            None => (None, None),
+        };
+        Self {
+            issuer,
+            trusted,
+            since,
+        }
+    }
+
+    /// Returns the CAs of its peer certificates, if the record names them.
+    pub(crate) fn trust(&self) -> Option<PeerTrust> {
+        let trusted = self.trusted.clone()?;
+        let issuer = self.issuer.clone();
+        Some(PeerTrust { issuer, trusted })
+    }
+}
+
+/// Encodes the record of a replica that waits outside the ring.
+pub(crate) fn encode_candidate(record: &CandidateRecord) -> Bytes {
+    json(record)
+}
+
+/// Decodes the record of a replica that waits outside the ring.
+pub(crate) fn decode_candidate(value: &[u8]) -> Option<CandidateRecord> {
+    serde_json::from_slice(value).ok()
+}
+
 pub(crate) fn json(record: &impl Serialize) -> Bytes {
     let written = serde_json::to_vec(record);
     written.expect("a record is plain data").into()
@@ -353,5 +411,23 @@ mod tests {
         assert_eq!(adoption_of(TERMS_KEY), None);
         let key = complaint_key(&from, &about);
         assert_eq!(complaint_of(&key), Some((from, about)));
+    }
+    #[test]
+    fn the_record_of_a_candidate_survives_its_encoding() {
+        let replica: ReplicaId = "a.b".parse().expect("a replica id");
+        let key = candidate_key(&replica);
+        assert_eq!(candidate_of(&key), Some(replica));
+        assert_eq!(candidate_of(TERMS_KEY), None);
+        let trust = PeerTrust {
+            issuer: Some("0a1b".to_owned()),
+            trusted: ["0a1b", "2c3d"].map(str::to_owned).to_vec(),
+        };
+        let nothing = PeerTrust::default();
+        for trust in [Some(trust), Some(nothing), None] {
+            let record = CandidateRecord::new(trust.clone(), "2026-01-01T00:00:00Z".to_owned());
+            let read = decode_candidate(&encode_candidate(&record)).expect("its own");
+            assert_eq!((read.trust(), read), (trust, record));
+        }
+        assert_eq!(decode_candidate(b"{}"), None);
     }
 }

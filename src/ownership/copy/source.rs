@@ -9,7 +9,7 @@ use crate::copy::record::{CopyFigures, CopyRecordError, SourceId, StoreNumbering
 use crate::copy::{CopyError, patiently};
 use crate::membership::member_record::members_store_prefix;
 use crate::planes::{ROOT_KEY, SECRET_KEY};
-use crate::records::{FLOOR_KEY, Floor, decode_floor};
+use crate::records::{CANDIDATES, FLOOR_KEY, Floor, decode_floor};
 use bytes::Bytes;
 use polyplane_plane::Version;
 use polyplane_storage::{
@@ -205,11 +205,12 @@ impl Source {
         }
     }
 
-    /// Returns whether the store itself has made a change: it has deleted the member key of an earlier process.
+    /// Returns whether the store itself has made a change: it has deleted the member key of an earlier process,
+    /// or the record of a replica that waited outside the ring until it ended.
     fn is_own(&self, event: &StoreEvent) -> bool {
-        self.store.opened_at().is_some()
-            && event.value.is_none()
-            && event.key.starts_with(&members_store_prefix())
+        let of_member =
+            self.store.opened_at().is_some() && event.key.starts_with(&members_store_prefix());
+        event.value.is_none() && (of_member || event.key.starts_with(CANDIDATES))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Follows the member keys and publishes a view for each change. Owns how member keys become views;
 //! must not know this replica's own life.
 
+use crate::membership::candidates;
 use crate::membership::member_record::{MemberSeen, decode_member, members_store_prefix};
 use crate::membership::range_copy::{self, RangeCopy};
 use crate::membership::state::{Level, RingState};
@@ -134,6 +135,7 @@ fn publish_view(state: &RingState, view: View) {
     state.view.store(Arc::new(view));
     state.view_changed.send_replace(number);
     suspicion::view_changed(state, holders);
+    candidates::judge(state);
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! Must not know planes. Invariant: a fence is judged by a view, and a view follows from what the
 //! store delivered, in the store's order.
 
+use crate::membership::candidates::{self, Candidate};
 use crate::membership::contact;
 use crate::membership::join_facts::{self, JoinError};
 use crate::membership::late_proofs;
@@ -54,6 +55,8 @@ pub struct RingStats {
     pub late_reads: u64,
     /// Number of peers that do not answer this replica's pings.
     pub unreachable: usize,
+    /// Number of replicas that wait outside the ring because its members and they do not trust each other.
+    pub candidates: usize,
 }
 
 /// The membership of this replica. Before [`Ring::join`] it has no members and owns nothing.
@@ -101,6 +104,7 @@ impl Ring {
             trusts: Mutex::default(),
             suspicion: Suspicion::default(),
             contact: Default::default(),
+            candidates: Default::default(),
             reads: Mutex::default(),
             directory_reads: Mutex::default(),
             stop: CancellationToken::new(),
@@ -137,6 +141,7 @@ impl Ring {
             shared,
         )));
         tokio::spawn(crate::membership::peer_view::poll(Arc::clone(shared)));
+        tokio::spawn(candidates::follow(Arc::clone(shared)));
         Ok(())
     }
 
@@ -163,6 +168,18 @@ impl Ring {
     pub fn read_lease_problem(&self) -> Option<String> {
         let of_reads = self.shared.reads.lock().problem();
         of_reads.or_else(|| self.shared.directory_reads.lock().problem())
+    }
+
+    /// Returns the replicas that wait outside the ring because its members and they do not trust each
+    /// other's certificates. A replica that has not joined knows of none.
+    pub fn candidates(&self) -> Vec<Candidate> {
+        candidates::list(&self.shared)
+    }
+
+    /// Returns why the peer certificates of this member are probably the wrong ones, and not those of the
+    /// replicas that wait outside; `None` if nothing says so.
+    pub fn outvoted(&self) -> Option<String> {
+        candidates::outvoted(&self.shared)
     }
 
     /// Records that a peer has sent a message to this replica.
@@ -377,6 +394,7 @@ impl Ring {
             member_read: Duration::from_nanos(reads.took().as_nanos()),
             late_reads: reads.late(),
             unreachable: self.shared.contact.failing(),
+            candidates: self.shared.candidates.count(),
         }
     }
 

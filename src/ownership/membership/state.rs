@@ -2,6 +2,7 @@
 //! decision: each field is changed by the module whose type it has, so this module and those name
 //! each other.
 
+use crate::membership::candidates::Candidates;
 use crate::membership::contact::Contact;
 use crate::membership::late_proofs::LateProofs;
 use crate::membership::lease_terms::TermsSeen;
@@ -71,6 +72,8 @@ pub(crate) struct RingState {
     pub(crate) trusts: Mutex<BTreeMap<ReplicaId, PeerTrust>>,
     pub(crate) suspicion: Suspicion,
     pub(crate) contact: Contact,
+    /// The replicas that wait outside the ring.
+    pub(crate) candidates: Candidates,
     /// Whether the reads of this replica's member key are answered within the read lease.
     pub(crate) reads: Mutex<LateProofs>,
     /// Whether the directory reaches what such a read has seen within the read lease.

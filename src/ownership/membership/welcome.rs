@@ -4,7 +4,8 @@
 //!   one does not trust its certificate, or shows one that it does not trust, it does not join. If none
 //!   answers at all, it compares the CAs that the member keys name with its own: while they fit those of
 //!   no member, it does not join either. A key that names none decides nothing, so the first replica
-//!   joins, and so do two that start at once: the ring then evicts one of them (`suspicion`).
+//!   joins, and so do two that start at once: the ring then evicts one of them (`suspicion`). While it
+//!   does not join, a record in the store says so to the members (`candidates`).
 //! * *Between two lives* it pauses if no peer has reached it in the life that ended: whoever joins
 //!   again at once is evicted again at once, and moves planes each time.
 //!
@@ -12,6 +13,7 @@
 
 use crate::backoff::Backoff;
 use crate::log_limit::LogLimit;
+use crate::membership::candidates::Candidacy;
 use crate::membership::contact::{SAME_CA, advice};
 use crate::membership::state::RingState;
 use crate::peer_trust::Mistrust;
@@ -45,6 +47,7 @@ pub(crate) async fn welcome(shared: Arc<RingState>, planes: Handle) {
     // An error is impossible, because `shared` has the sender.
     drop(known.wait_for(|known| *known).await);
     let (mut backoff, mut limit, mut turn) = (Backoff::default(), LogLimit::default(), 0);
+    let mut candidacy = Candidacy::new(&shared.options.id, shared.now());
     loop {
         let probe = planes.spawn(probe(Arc::clone(&shared), turn));
         // A probe that panicked proves nothing.
@@ -57,9 +60,12 @@ pub(crate) async fn welcome(shared: Arc<RingState>, planes: Handle) {
         }
         shared.contact.hold_back(Some(why));
         turn = turn.wrapping_add(PROBED_MAX);
-        backoff.wait().await;
+        let kept = candidacy.keep(&*shared.store, shared.peers.trust(), shared.now());
+        // Side by side, so that a slow store delays the next pings by no more than it must.
+        tokio::join!(backoff.wait(), kept);
     }
     shared.contact.hold_back(None);
+    candidacy.withdraw(&shared.store);
 }
 
 /// The outcome of pinging a few members.

@@ -21,16 +21,20 @@ async fn wakes(replica: &Replica, birth: &Birth) {
     }
 }
 
-/// Lets replica b join, and returns without waiting. It answers pings by the planes of another replica.
-async fn joining(town: &Town, other: &Replica) -> (Arc<Ring>, JoinHandle<Result<(), JoinError>>) {
+/// Lets a replica join, and returns without waiting. It answers pings by the planes of another replica.
+async fn joining(
+    town: &Town,
+    other: &Replica,
+    name: &str,
+) -> (Arc<Ring>, JoinHandle<Result<(), JoinError>>) {
     let wire = Wire {
-        from: id("b"),
+        from: id(name),
         wires: Arc::clone(&town.wires),
     };
-    let ring = Ring::newcomer(Arc::clone(&town.store), options("b"), Arc::new(wire)).await;
+    let ring = Ring::newcomer(Arc::clone(&town.store), options(name), Arc::new(wire)).await;
     let ring = ring.expect("the store is for it");
     let answers = Arc::downgrade(&other.planes);
-    town.wires.listening.lock().insert(id("b"), answers);
+    town.wires.listening.lock().insert(id(name), answers);
     let joining = Arc::clone(&ring);
     let joining = tokio::spawn(async move { joining.join().await });
     (ring, joining)
@@ -43,7 +47,7 @@ async fn a_replica_that_no_member_trusts_does_not_join_before_one_does() {
     let birth = town.plane_of("b", &["a", "b"]).await;
     town.write(&birth, "x", "1").await;
     town.wires.strangers.lock().push(id("b"));
-    let (ring, joining) = joining(&town, &a).await;
+    let (ring, joining) = joining(&town, &a, "b").await;
     says(&ring, "member a at a:1").await;
     says(&ring, "peer CA").await;
     assert_eq!((members(&a), ring.holder()), (vec!["a".to_owned()], None));
@@ -83,7 +87,7 @@ async fn a_replica_with_another_ca_than_the_members_does_not_join_before_they_tr
     let a = town.join("a").await;
     assert_eq!(named(&town, "a").await, Some(trust("old", &["old"])));
     town.wires.ending.lock().push((id("b"), id("a")));
-    let (ring, joining) = joining(&town, &a).await;
+    let (ring, joining) = joining(&town, &a, "b").await;
     says(&ring, "issued by the CA new, and peer-ca.crt there has old").await;
     assert_eq!((members(&a), ring.holder()), (vec!["a".to_owned()], None));
     // The files of the member are replaced: its key says so at the next renewal.
@@ -95,6 +99,70 @@ async fn a_replica_with_another_ca_than_the_members_does_not_join_before_they_tr
     assert_eq!(named(&town, "a").await, Some(trust("old", &["old", "new"])));
     assert_eq!(a.ring.stats().lives_lost, 0);
     ring.leave().await;
+}
+
+/// Returns the names of the replicas of which a member knows that they wait outside.
+fn outside(member: &Replica) -> Vec<String> {
+    let candidates = member.ring.candidates();
+    candidates.iter().map(|one| one.id.to_string()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_names_who_waits_outside_until_it_joins() {
+    let town = Town::new();
+    for (name, ca) in [("a", "old"), ("b", "new")] {
+        let says = trust(ca, &[ca]);
+        town.wires.trusts.lock().insert(id(name), says);
+    }
+    let a = town.join("a").await;
+    town.wires.strangers.lock().push(id("b"));
+    let (ring, joining) = joining(&town, &a, "b").await;
+    until("a names b", || outside(&a) == ["b"]).await;
+    let candidate = a.ring.candidates().remove(0);
+    assert_eq!(candidate.trust, Some(trust("new", &["new"])));
+    let why = candidate.mistrust.unwrap_or_default();
+    assert!(
+        why.contains("the CA new, and peer-ca.crt here has old"),
+        "{why}"
+    );
+    assert!(candidate.since.ends_with('Z'), "{}", candidate.since);
+    assert_eq!(a.ring.stats().candidates, 1);
+    assert_eq!(a.ring.outvoted(), None, "one against one");
+    assert_eq!((members(&a), ring.holder()), (vec!["a".to_owned()], None));
+    town.wires.strangers.lock().clear();
+    joining.await.expect("no panic").expect("it may join");
+    until("nobody waits", || outside(&a).is_empty()).await;
+    assert_eq!(ring.candidates(), Vec::new());
+    ring.leave().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_that_is_alone_with_its_ca_says_so_until_fewer_wait_outside() {
+    let town = Town::new();
+    for (name, ca) in [("a", "wrong"), ("b", "right"), ("c", "right")] {
+        let says = trust(ca, &[ca]);
+        town.wires.trusts.lock().insert(id(name), says);
+    }
+    let a = town.join("a").await;
+    town.wires.strangers.lock().push(id("a"));
+    let (b, _b_joins) = joining(&town, &a, "b").await;
+    let (c, _c_joins) = joining(&town, &a, "c").await;
+    until("a names both", || outside(&a) == ["b", "c"]).await;
+    let outvoted = || a.ring.outvoted().unwrap_or_default();
+    until("two are against one", || {
+        let why = outvoted();
+        why.contains("member a") && why.contains("2 replicas")
+    })
+    .await;
+    // It is only said: nobody joins, and the member goes on.
+    assert_eq!(members(&a), ["a"]);
+    assert_eq!((b.holder(), c.holder()), (None, None));
+    assert_eq!(a.ring.join_problem(), None);
+    // Its record ends with it.
+    c.vanish();
+    until("c is gone", || outside(&a) == ["b"]).await;
+    until("one is against one", || outvoted().is_empty()).await;
+    b.vanish();
 }
 
 /// A member of an older release names no CAs.

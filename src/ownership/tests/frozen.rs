@@ -15,8 +15,9 @@ use crate::directory::birth::{Birth, DirectoryKey};
 use crate::membership::member_record::{MemberRecord, decode_member, member_key};
 use crate::peers::{Figures, Life, PeerMessage, PeerReply, Used, ViewMember};
 use crate::records::{
-    Adoption, FLOOR_KEY, Floor, TERMS_KEY, adoption_key, adoption_of, complaint_key, complaint_of,
-    decode_adoption, decode_fence, decode_floor, decode_life, decode_terms, encode_adoption,
+    Adoption, CandidateRecord, FLOOR_KEY, Floor, TERMS_KEY, adoption_key, adoption_of,
+    candidate_key, candidate_of, complaint_key, complaint_of, decode_adoption, decode_candidate,
+    decode_fence, decode_floor, decode_life, decode_terms, encode_adoption, encode_candidate,
     encode_fence, encode_floor, encode_life, encode_terms, fence_key,
 };
 
@@ -59,13 +60,21 @@ fn member_with(zone: Option<&str>, standing: Standing, trust: Option<PeerTrust>)
     record.encode(standing)
 }
 
-fn member_with_cas() -> Bytes {
+fn cas() -> PeerTrust {
     let names = ["0a1b2c3d4e5f6071", "8293a4b5c6d7e8f9"].map(str::to_owned);
-    let trust = PeerTrust {
+    PeerTrust {
         issuer: names.first().cloned(),
         trusted: names.to_vec(),
-    };
-    member_with(None, Standing::Serving, Some(trust))
+    }
+}
+
+fn member_with_cas() -> Bytes {
+    member_with(None, Standing::Serving, Some(cas()))
+}
+
+fn candidate(trust: Option<PeerTrust>) -> Bytes {
+    let record = CandidateRecord::new(trust, "2026-01-01T00:00:00Z".to_owned());
+    encode_candidate(&record)
 }
 
 fn changing() -> Terms {
@@ -171,6 +180,9 @@ fn kept() -> Vec<Written> {
             complaint_key(&replica("polyplane-0"), &replica("polyplane-1")),
         ),
         Written::new("complaint", encode_life(&life())),
+        Written::new("key of a candidate", candidate_key(&replica("polyplane-0"))),
+        Written::new("candidate", candidate(Some(cas()))),
+        Written::new("candidate, without CAs", candidate(None)),
     ]
 }
 
@@ -189,6 +201,8 @@ fn read_kept(name: &str, bytes: &[u8]) -> Result<String> {
         "floor" => format!("{:?}", decode_floor(bytes)?),
         "copy" => format!("{:?}", CopyRecord::decode(bytes)?),
         "complaint" => format!("{:?}", decode_life(bytes).context("no life")?),
+        "candidate" => format!("{:?}", decode_candidate(bytes).context("no candidate")?),
+        "key of a candidate" => format!("{:?}", candidate_of(bytes).context("no candidate")?),
         "key of a complaint" => format!("{:?}", complaint_of(bytes).context("no complaint")?),
         _ => String::from_utf8(bytes.to_vec())?,
     })

@@ -3,7 +3,7 @@
 
 use super::client::Client;
 use super::path_segment;
-use super::print::{Table, line, progress};
+use super::print::{Table, excerpt, line, progress};
 use polyplane_apimachinery::Value;
 
 /// Prints the replicas and how many planes each of them owns.
@@ -30,6 +30,31 @@ pub async fn show(client: &Client) -> anyhow::Result<()> {
         number(&ring, "floor"),
         number(&ring, "planes")
     ))?;
+    show_candidates(&ring)
+}
+
+/// Prints the replicas that wait outside the ring, if there are any.
+fn show_candidates(ring: &Value) -> anyhow::Result<()> {
+    let candidates = ring.items_at(&["candidates"]);
+    if candidates.is_empty() {
+        return Ok(());
+    }
+    line(
+        "\nwaiting outside the ring, because its members and they do not trust each other's certificates:",
+    )?;
+    let rows: Vec<[String; 4]> = candidates.iter().map(candidate_row).collect();
+    Table::new(["CANDIDATE", "SINCE", "ISSUED BY", "TRUSTS"]).print(&rows)?;
+    for candidate in candidates {
+        let why = candidate.str_at(&["why"]);
+        if !why.is_empty() {
+            let id = candidate.str_at(&["id"]);
+            line(&excerpt(&format!("{id}: {why}")))?;
+        }
+    }
+    let outvoted = ring.str_at(&["outvoted"]);
+    if !outvoted.is_empty() {
+        line(&format!("\n{}", excerpt(outvoted)))?;
+    }
     Ok(())
 }
 
@@ -78,6 +103,10 @@ fn row(replica: &Value) -> [String; 10] {
     ]
 }
 
+fn candidate_row(candidate: &Value) -> [String; 4] {
+    ["id", "since", "issuer", "trusts"].map(|field| excerpt(&text(candidate, field)))
+}
+
 /// Returns a text, or a dash if it is absent.
 fn text(value: &Value, field: &str) -> String {
     match value.str_at(&[field]) {
@@ -91,4 +120,19 @@ fn number(value: &Value, field: &str) -> String {
     value
         .int_at(&[field])
         .map_or("-".to_owned(), |number| number.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polyplane_apimachinery::json;
+
+    #[test]
+    fn a_candidate_is_shown_with_dashes_for_what_it_does_not_say() {
+        let since = "2026-01-01T00:00:00Z";
+        let named = json!({"id": "a", "since": since, "issuer": "0a1b", "trusts": "0a1b,2c3d"});
+        assert_eq!(candidate_row(&named), ["a", since, "0a1b", "0a1b,2c3d"]);
+        let unnamed = json!({"id": "b", "since": since});
+        assert_eq!(candidate_row(&unnamed), ["b", since, "-", "-"]);
+    }
 }

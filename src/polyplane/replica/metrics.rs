@@ -10,7 +10,7 @@ use crate::replica::plane_directory::PlaneDirectory;
 use polyplane_batteries::kind_tables::custom_kinds;
 use polyplane_fairness::Usage;
 use polyplane_outbound::OutboundMetrics;
-use polyplane_ownership::ROOT;
+use polyplane_ownership::{ROOT, RingStats};
 use polyplane_plane::{Memory, Plane, Share};
 use polyplane_registry::kinds::custom::schemas_waiting;
 use polyplane_server::{Exposition, Kind, expose_objects};
@@ -158,6 +158,12 @@ fn ring(directory: &PlaneDirectory, out: &mut Exposition) {
     out.sample(name, &[("state", "Draining")], stats.draining);
     gauge(
         out,
+        "polyplane_ring_candidates",
+        "Replicas that wait outside the ring because its members and they do not trust each other.",
+        stats.candidates,
+    );
+    gauge(
+        out,
         "polyplane_ring_view",
         "The number of the newest view of the ring.",
         stats.view,
@@ -174,24 +180,7 @@ fn ring(directory: &PlaneDirectory, out: &mut Exposition) {
         "The store's level floor: no program below it joins, and planes have its bootstrap objects.",
         directory.planes.floor().level,
     );
-    gauge(
-        out,
-        "polyplane_read_lease_margin_seconds",
-        "How long this replica could answer from memory without a further proof.",
-        stats.read_lease_margin.as_secs_f64(),
-    );
-    gauge(
-        out,
-        "polyplane_member_read_seconds",
-        "Time the newest read of this replica's member key took; beyond the read lease nothing is answered.",
-        stats.member_read.as_secs_f64(),
-    );
-    counter(
-        out,
-        "polyplane_late_member_reads_total",
-        "Reads of this replica's member key that the store answered later than the read lease lasts.",
-        stats.late_reads,
-    );
+    read_lease(&stats, out);
     gauge(
         out,
         "polyplane_unreachable_peers",
@@ -215,6 +204,28 @@ fn ring(directory: &PlaneDirectory, out: &mut Exposition) {
         "polyplane_peer_views_total",
         "Views taken from peers while the store said nothing to this replica alone.",
         stats.peer_views,
+    );
+}
+
+/// Writes how long this replica may answer from memory, and how the reads go that prove it.
+fn read_lease(stats: &RingStats, out: &mut Exposition) {
+    gauge(
+        out,
+        "polyplane_read_lease_margin_seconds",
+        "How long this replica could answer from memory without a further proof.",
+        stats.read_lease_margin.as_secs_f64(),
+    );
+    gauge(
+        out,
+        "polyplane_member_read_seconds",
+        "Time the newest read of this replica's member key took; beyond the read lease nothing is answered.",
+        stats.member_read.as_secs_f64(),
+    );
+    counter(
+        out,
+        "polyplane_late_member_reads_total",
+        "Reads of this replica's member key that the store answered later than the read lease lasts.",
+        stats.late_reads,
     );
 }
 

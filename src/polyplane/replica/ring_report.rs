@@ -9,8 +9,8 @@ use crate::replica::usage_report;
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_batteries::polyplane::control_plane::{GROUP, RESOURCE};
 use polyplane_ownership::{
-    ChangeError, LeaseTerms, Length, Member, PeerMessage, PeerReply, Pin, PlaneLocation, ROOT,
-    Standing, Terms,
+    Candidate, ChangeError, LeaseTerms, Length, Member, PeerMessage, PeerReply, Pin, PlaneLocation,
+    ROOT, Standing, Terms,
 };
 use polyplane_registry::write::chain;
 use polyplane_server::BoxFuture;
@@ -37,6 +37,44 @@ struct Ring {
     floor: u32,
     planes: usize,
     replicas: Vec<Replica>,
+    /// The replicas that wait outside because members and they do not trust each other's certificates.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    candidates: Vec<Outside>,
+    /// Why the files of the replica that answers are probably the wrong ones.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    outvoted: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Outside {
+    id: String,
+    /// When its wait began, RFC 3339.
+    since: String,
+    /// The CA that has issued its peer certificate, named by a hash of its key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    issuer: Option<String>,
+    /// The CAs of peers that it accepts, with commas.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trusts: Option<String>,
+    /// Why it and the replica that answers do not accept each other's certificates, if that is so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<String>,
+}
+
+impl From<Candidate> for Outside {
+    fn from(candidate: Candidate) -> Self {
+        let (issuer, trusts) = match candidate.trust {
+            Some(trust) => (trust.issuer, Some(trust.trusted.join(","))),
+            None => (None, None),
+        };
+        Self {
+            id: candidate.id.to_string(),
+            since: candidate.since,
+            issuer,
+            trusts,
+            why: candidate.mistrust,
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -200,6 +238,8 @@ async fn ring(directory: &PlaneDirectory) -> Ring {
         floor: directory.planes.floor().level,
         planes: directory.rows.len(),
         replicas: futures_util::future::join_all(asked).await,
+        candidates: ring.candidates().into_iter().map(Outside::from).collect(),
+        outvoted: ring.outvoted(),
     }
 }
 
