@@ -122,7 +122,7 @@ async fn shown_outside(ring: &Ring, name: &str) -> Result<()> {
         let shown = ring.plugin(&polyplane()?, &["ring"]).await?;
         let (inside, outside) = shown
             .split_once("waiting outside the ring")
-            .unwrap_or((&shown, ""));
+            .unwrap_or((shown.as_str(), ""));
         ensure!(!inside.contains(name), "{shown}");
         if outside.contains(name) {
             return Ok(());
