@@ -3,6 +3,7 @@
 use super::*;
 use crate::copy::record::{COPY_KEY, COPY_LEVEL, CopyRecord};
 use crate::membership::member_record::member_key;
+use crate::records::candidate_key;
 use polyplane_plane::{Ended, Event, Next, Start, WatchError, WatchFrom, WatchScope};
 use polyplane_storage::{Disk, FjallOptions, FjallStore, SystemDisk};
 use std::io;
@@ -438,6 +439,35 @@ async fn a_source_that_is_written_meanwhile_ends_the_copy() {
     let (_, found) = target.get(COPY_KEY).await.expect("it answers");
     let record = CopyRecord::decode(&found.expect("it is there").value).expect("a record");
     assert!(!record.is_complete());
+}
+
+/// A replica that waited outside the ring ends, and its record with its lease, while the store is copied.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_end_of_a_candidates_record_ends_no_copy_and_no_copy_has_one() {
+    let (town, _) = filled().await;
+    leave(&town, "solo").await;
+    let lease = town.store.lease_grant(Duration::from_secs(3600)).await;
+    let lease = lease.expect("a lease");
+    let key = candidate_key(&id("outside"));
+    let txn = Txn {
+        compares: Vec::new(),
+        ops: vec![Op::Put {
+            key: key.clone(),
+            value: key.clone(),
+            lease: Some(lease),
+        }],
+    };
+    town.store.commit(txn).await.expect("it is put");
+    let target = memory();
+    begun(&town.store, &target).await;
+    let source = Arc::clone(&town.store);
+    let copy = StoreCopy::open(source, Arc::clone(&target), copy_options()).await;
+    let mut copy = copy.expect("it goes on");
+    town.store.lease_revoke(lease).await.expect("it ends");
+    let end = copy.run(&CancellationToken::new(), |_| {}).await;
+    assert_eq!(end.expect("nothing was written"), CopyEnd::Complete);
+    let (_, found) = target.get(&key).await.expect("it answers");
+    assert_eq!(found, None);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
