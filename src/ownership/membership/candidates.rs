@@ -214,7 +214,8 @@ pub(crate) fn outvoted(shared: &RingState) -> Option<String> {
     Some(format!(
         "the files of member {id} are probably the wrong ones: {waiting} replicas wait outside the ring, which \
          has {members}, because {id} and they do not accept each other's certificates, and they accept each \
-         other's; compare peer-ca.crt and the peer certificate of {id} with theirs, replace them and restart it"
+         other's; compare peer-ca.crt and the peer certificate of {id} with theirs and replace them, which takes no \
+         restart"
     ))
 }
 
