@@ -16,7 +16,7 @@ use crate::answer::body::ResponseBody;
 use crate::answer::respond::{Refusal, Reply, bare};
 use crate::backend::PlaneRecord;
 use crate::connection::requests::move_to_own_task;
-use crate::nodes::dial::{CONNECT_TIME_MAX, DialError, dial};
+use crate::nodes::dial::{DialError, dial};
 use crate::nodes::exchange::{Asking, ExchangeError, exchange};
 use crate::nodes::seats::Nodes;
 use crate::nodes::trust::{KubeletIdentity, unverified};
@@ -152,7 +152,7 @@ impl Pipeline<'_> {
         let audit_id = self.audit_id.to_str().unwrap_or_default();
         tracing::debug!(%error, authority = place.authority(), audit_id, "no connection to a node or pod");
         match (error, target.mode) {
-            (ExchangeError::Dial(DialError::NotAllowed), _) => {
+            (ExchangeError::Dial(error), _) if error.is_hidden() => {
                 ApiError::bad_request("address not allowed")
             }
             (_, ConnectMode::Log) => {
@@ -362,9 +362,7 @@ async fn reach(
         }
     };
     let request = asking.request(target, &place.authority(), body)?;
-    let dialed = dial(&place.host, place.port, &nodes.access.reach);
-    let dialed = tokio::time::timeout(CONNECT_TIME_MAX, dialed).await;
-    let stream = dialed.map_err(|_| DialError::TimedOut)??;
+    let stream = dial(&place.host, place.port, &nodes.access.reach).await?;
     exchange(stream, tls, request).await
 }
 
