@@ -344,7 +344,14 @@ fn without_one_host(request: &http::Request<Incoming>) -> Option<Reply> {
 /// The reason why a stranger's stream is reset instead of being answered.
 #[derive(Debug, thiserror::Error)]
 #[error("the client reads none of its answers")]
-struct TooManyUnread;
+struct TooManyUnread(#[source] h2::Error);
+
+impl TooManyUnread {
+    fn new() -> Self {
+        // The library takes the code of the reset from here. Without it the code is that of a broken server.
+        Self(h2::Reason::ENHANCE_YOUR_CALM.into())
+    }
+}
 
 /// The reason why a connection ended early.
 #[derive(Debug, thiserror::Error)]
@@ -382,7 +389,7 @@ async fn serve_h2(
                 drop(seat);
                 let has_many = request_under_way.unread() >= UNREAD_BY_STRANGER_MAX;
                 match has_many && caller.connection.has_proven_nobody() {
-                    true => Err(TooManyUnread),
+                    true => Err(TooManyUnread::new()),
                     false => Ok(request_under_way.with(reply, Sent::InStream(sending))),
                 }
             }
@@ -508,5 +515,22 @@ async fn serve_upgraded(state: &ServerState, session: Session) {
         biased;
         () = state.drain.aborting().cancelled() => {}
         () = session.serve() => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+
+    use super::*;
+
+    #[test]
+    fn a_stranger_who_reads_no_answers_is_asked_to_slow_down() {
+        let refusal = TooManyUnread::new();
+        let cause = refusal
+            .source()
+            .and_then(|cause| cause.downcast_ref::<h2::Error>());
+        let code = cause.and_then(h2::Error::reason);
+        assert_eq!(code, Some(h2::Reason::ENHANCE_YOUR_CALM));
     }
 }
