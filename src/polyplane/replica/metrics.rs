@@ -7,7 +7,7 @@ use crate::replica::access::Access;
 use crate::replica::followed_file::Follower as _;
 use crate::replica::issuers_file::expose_keys;
 use crate::replica::plane_directory::PlaneDirectory;
-use polyplane_batteries::kind_tables::custom_kinds;
+use polyplane_batteries::kind_tables::{custom_kinds, root_kinds};
 use polyplane_fairness::Usage;
 use polyplane_outbound::OutboundMetrics;
 use polyplane_ownership::{ROOT, RingStats};
@@ -329,5 +329,6 @@ fn planes(awake: &[Arc<Plane>], out: &mut Exposition) {
         queued,
     );
     let cuts = awake.iter().map(|plane| plane.snapshot());
-    expose_objects(cuts, "Objects of awake control planes, by resource.", out);
+    let help = "Objects of awake control planes, by resource.";
+    expose_objects(cuts, &root_kinds(), help, out);
 }

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use http::StatusCode;
 use parking_lot::Mutex;
 use polyplane_apimachinery::Str;
 use polyplane_plane::Memory;
@@ -26,6 +27,9 @@ use crate::request::limits::Limits;
 use crate::request::plane_limits::LimitRefusals;
 use crate::request::seats::Seats;
 
+/// Counts in place of a status that HTTP does not define. A node or a pod behind a proxy chooses it, and each
+/// of the 900 possible ones would be a series.
+const OTHER_CODE: u16 = 0;
 /// Number of shards of the series. With fewer, threads would wait for each other.
 const SHARDS: usize = 16;
 /// Unproven clients whose bodies the server reads to their end at a time. It answers others at
@@ -323,6 +327,7 @@ impl Metrics {
         (duration, queued): (Duration, Duration),
         bytes: Option<u64>,
     ) {
+        let code = counted_code(code);
         self.with(labels, |series| {
             series.count_code(code, 1);
             series.observe_duration(duration, queued);
@@ -448,6 +453,15 @@ impl Metrics {
     }
 }
 
+/// Returns the status under which an answer is counted.
+fn counted_code(code: u16) -> u16 {
+    let known = StatusCode::from_u16(code).ok();
+    match known.and_then(|status| status.canonical_reason()) {
+        Some(_) => code,
+        None => OTHER_CODE,
+    }
+}
+
 fn expose_requests(merged: &BTreeMap<OwnedLabels, Series>, out: &mut Exposition) {
     let name = "apiserver_request_total";
     out.family(
@@ -457,7 +471,10 @@ fn expose_requests(merged: &BTreeMap<OwnedLabels, Series>, out: &mut Exposition)
     );
     for (labels, series) in merged {
         for (code, count) in &series.codes {
-            let code = code.to_string();
+            let code = match *code {
+                OTHER_CODE => "other".to_owned(),
+                code => code.to_string(),
+            };
             let mut all = vec![("code", code.as_str()), ("component", "apiserver")];
             all.extend(labels.all());
             out.sample(name, &all, *count);
@@ -616,5 +633,20 @@ mod tests {
             .into_iter()
             .find(|(labels, _)| labels.resource == "other");
         assert_eq!(other.map(|(_, series)| series.duration_count), Some(100));
+    }
+
+    #[test]
+    fn statuses_that_http_does_not_define_are_one_series() {
+        let metrics = Metrics::new(&Limits::default(), 10, Arc::default());
+        for code in (100..1000).chain([404]) {
+            metrics.request(pods("GET"), code, Default::default(), None);
+        }
+        let mut out = Exposition::default();
+        metrics.expose(&mut out);
+        let text = out.into_text();
+        assert!(text.matches("apiserver_request_total{").count() < 100);
+        assert!(text.contains("apiserver_request_total{code=\"404\","));
+        assert!(text.contains("apiserver_request_total{code=\"other\","));
+        assert!(!text.contains("code=\"0\""));
     }
 }

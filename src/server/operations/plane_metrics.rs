@@ -10,7 +10,7 @@ use std::sync::Arc;
 use polyplane_auth::METRICS_PATH;
 use polyplane_fairness::PlaneMeter;
 use polyplane_plane::{Prefix, Snapshot};
-use polyplane_registry::flows;
+use polyplane_registry::{KindTable, flows};
 
 use crate::answer::respond::{Refusal, Reply};
 use crate::backend::PlaneApi;
@@ -23,6 +23,11 @@ use crate::request::flow::Flows;
 use crate::request::route::PlaneReference;
 
 const NANOS_PER_SECOND: f64 = 1e9;
+/// Custom resources that have series of their own. More would let tenants, who name them, make one scrape as
+/// long as they like.
+const CUSTOM_SERIES_MAX: usize = 1000;
+/// The label of the other custom resources. No resource has it: the name of a custom one has a dot.
+const OTHER: &str = "other";
 
 impl Pipeline<'_> {
     /// Answers `/metrics` and `/metrics/slis` of a plane beside the root; `None` for other paths, and for the
@@ -44,7 +49,8 @@ impl Pipeline<'_> {
         let cut = awake.state();
         if is_plane {
             let request = self.path_request(plane);
-            return Some(paths::require_get(&request).map(|()| self.plane_metrics(meter, cut)));
+            let allowed = paths::require_get(&request);
+            return Some(allowed.map(|()| self.plane_metrics(meter, cut, awake.kinds().base())));
         }
         if let Some(cut) = cut {
             let levels = flows::index_of(&cut).levels();
@@ -53,8 +59,13 @@ impl Pipeline<'_> {
         None
     }
 
-    /// Answers the metrics of the plane that has this meter and is in this state.
-    fn plane_metrics(&self, meter: &Arc<PlaneMeter>, cut: Option<Snapshot>) -> Reply {
+    /// Answers the metrics of the plane that has this meter, is in this state and shares these kinds.
+    fn plane_metrics(
+        &self,
+        meter: &Arc<PlaneMeter>,
+        cut: Option<Snapshot>,
+        built_in: &KindTable,
+    ) -> Reply {
         let mut out = Exposition::default();
         expose_usage(meter, &mut out);
         if let Some(cut) = cut {
@@ -71,11 +82,8 @@ impl Pipeline<'_> {
                 cut.own_bytes(),
             );
             self.state.flows.expose_plane(meter, &cut, &mut out);
-            expose_objects(
-                [cut],
-                "Objects of the control plane, by resource.",
-                &mut out,
-            );
+            let help = "Objects of the control plane, by resource.";
+            expose_objects([cut], built_in, help, &mut out);
         }
         paths::metrics(&self.parts.headers, out.into_text())
     }
@@ -140,29 +148,70 @@ fn expose_plane_limits(meter: &PlaneMeter, out: &mut Exposition) {
     }
 }
 
-/// Writes how many objects of each resource the planes of these cuts have together.
-pub fn expose_objects(cuts: impl IntoIterator<Item = Snapshot>, help: &str, out: &mut Exposition) {
-    let mut objects: BTreeMap<String, usize> = BTreeMap::new();
+/// Writes how many objects of each resource the planes of these cuts have together. Resources that are not
+/// `built_in` are custom ones.
+pub fn expose_objects(
+    cuts: impl IntoIterator<Item = Snapshot>,
+    built_in: &KindTable,
+    help: &str,
+    out: &mut Exposition,
+) {
+    let mut objects = ResourceObjects::default();
     for cut in cuts {
         for prefix in cut.resources() {
-            *objects.entry(resource_of(prefix)).or_default() += cut.count(prefix);
+            objects.add(prefix, built_in, cut.count(prefix));
         }
     }
-    let name = "apiserver_resource_objects";
-    out.family(name, Kind::Gauge, help);
-    for (resource, count) in &objects {
-        out.sample(name, &[("resource", resource)], count);
-    }
+    objects.expose(help, out);
 }
 
-/// Returns a resource as the metric names it: `deployments.apps`.
-fn resource_of(prefix: &Prefix) -> String {
-    let text = String::from_utf8_lossy(prefix.as_bytes());
-    let mut parts = text.trim_end_matches('/').splitn(2, '/');
-    match (parts.next(), parts.next()) {
-        (Some(""), Some(resource)) => resource.to_owned(),
-        (Some(group), Some(resource)) => format!("{resource}.{group}"),
-        _ => text.into_owned(),
+/// The numbers of objects by resource.
+#[derive(Debug, Default)]
+struct ResourceObjects {
+    built_in: BTreeMap<String, usize>,
+    /// Those of the first custom resources by name, so that each scrape has the same series.
+    custom: BTreeMap<String, usize>,
+    /// Those of all other custom resources.
+    other: usize,
+}
+
+impl ResourceObjects {
+    fn add(&mut self, prefix: &Prefix, built_in: &KindTable, count: usize) {
+        let text = String::from_utf8_lossy(prefix.as_bytes());
+        let parts = text.trim_end_matches('/').split_once('/');
+        let (group, resource) = parts.unwrap_or(("", &*text));
+        // As the metric names it: `deployments.apps`.
+        let name = match group {
+            "" => resource.to_owned(),
+            group => format!("{resource}.{group}"),
+        };
+        match built_in.stored(group, resource) {
+            Some(_) => *self.built_in.entry(name).or_default() += count,
+            None => self.add_custom(name, count),
+        }
+    }
+
+    fn add_custom(&mut self, name: String, count: usize) {
+        *self.custom.entry(name).or_default() += count;
+        if self.custom.len() > CUSTOM_SERIES_MAX
+            && let Some((_, count)) = self.custom.pop_last()
+        {
+            self.other += count;
+        }
+    }
+
+    fn expose(&self, help: &str, out: &mut Exposition) {
+        let name = "apiserver_resource_objects";
+        let help = format!(
+            "{help} Of custom resources the first {CUSTOM_SERIES_MAX} by name; {OTHER} are all the rest."
+        );
+        out.family(name, Kind::Gauge, &help);
+        for (resource, count) in self.built_in.iter().chain(&self.custom) {
+            out.sample(name, &[("resource", resource)], count);
+        }
+        if self.other > 0 {
+            out.sample(name, &[("resource", OTHER)], self.other);
+        }
     }
 }
 
@@ -203,5 +252,38 @@ impl Flows {
                 out.sample(name, &labels, numbers[at]);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_series_of_custom_resources_are_bounded_and_the_same_in_any_order() {
+        let names = || (0..CUSTOM_SERIES_MAX + 100).map(|at| format!("r{at:04}.example.com"));
+        let text_of = |names: Vec<String>| {
+            let mut objects = ResourceObjects::default();
+            objects.built_in.insert("pods".to_owned(), 7);
+            // Each plane may have each of them.
+            for name in names.iter().chain(&names) {
+                objects.add_custom(name.clone(), 1);
+            }
+            let mut out = Exposition::default();
+            objects.expose("Objects.", &mut out);
+            out.into_text()
+        };
+        let text = text_of(names().collect());
+        let series = text.matches("apiserver_resource_objects{").count();
+        assert_eq!(series, 1 + CUSTOM_SERIES_MAX + 1);
+        for line in [
+            "apiserver_resource_objects{resource=\"pods\"} 7\n",
+            "apiserver_resource_objects{resource=\"r0000.example.com\"} 2\n",
+            "apiserver_resource_objects{resource=\"r0999.example.com\"} 2\n",
+            "apiserver_resource_objects{resource=\"other\"} 200\n",
+        ] {
+            assert!(text.contains(line), "{line}");
+        }
+        assert_eq!(text, text_of(names().rev().collect()));
     }
 }
