@@ -1,10 +1,10 @@
-//! The memory budget of the process, for data that is kept for speed and data in transit, in shares
-//! with a limit each. The objects of the planes that are awake are not in it: serving them is what
-//! the process is for, and sleep bounds them.
+//! The memory budget of the process, in shares with a limit each: for data that is kept for speed, data in
+//! transit, and what open watches keep of long requests. The objects of the planes that are awake are not in
+//! it: serving them is what the process is for, and sleep bounds them.
 //!
 //! Each user of a share adds and subtracts its bytes here, in batches, so that a request costs at most
 //! two atomic additions. The user also enforces the limit: logs shed their oldest events, the largest
-//! logs first; caches evict; a streamed state or an answer is refused.
+//! logs first; caches evict; a streamed state, an answer or a watch is refused.
 
 use std::cmp::Reverse;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -39,6 +39,8 @@ pub enum Share {
     Answers,
     /// Bodies of requests that are being read.
     Bodies,
+    /// Long selectors of open watches.
+    Selectors,
 }
 
 /// The size of a share.
@@ -52,14 +54,15 @@ struct Part {
 }
 
 /// The sizes of all shares. The hundredths sum up to 100.
-const PARTS: [Part; 7] = [
-    part(Share::Logs, "logs", 40, usize::MAX),
+const PARTS: [Part; 8] = [
+    part(Share::Logs, "logs", 38, usize::MAX),
     part(Share::Rendered, "rendered", 2, 8 << 20),
     part(Share::Interner, "interner", 1, usize::MAX),
     part(Share::StreamedStates, "streamed_states", 12, 512 << 20),
     part(Share::Exports, "exports", 8, 512 << 20),
     part(Share::Answers, "answers", 22, usize::MAX),
     part(Share::Bodies, "bodies", 15, usize::MAX),
+    part(Share::Selectors, "selectors", 2, usize::MAX),
 ];
 
 const fn part(share: Share, name: &'static str, percent: usize, bytes_max: usize) -> Part {
@@ -214,7 +217,7 @@ impl Memory {
         plane: &Arc<PlaneBytes>,
     ) -> Option<Reservation> {
         let mut reservation = self.take(share, bytes)?;
-        plane.0.fetch_add(bytes, Ordering::Relaxed);
+        plane.of(share).fetch_add(bytes, Ordering::Relaxed);
         reservation.plane = Some(Arc::clone(plane));
         if reservation.is_over() {
             self.was_full(share);
@@ -313,9 +316,15 @@ fn level_for(mut sizes: Vec<usize>, total: usize) -> usize {
     usize::MAX
 }
 
-/// The bytes of a share that one plane holds.
+/// The bytes of each share that one plane holds, of shares in which planes have parts.
 #[derive(Debug, Default)]
-pub(crate) struct PlaneBytes(AtomicUsize);
+pub(crate) struct PlaneBytes([AtomicUsize; PARTS.len()]);
+
+impl PlaneBytes {
+    fn of(&self, share: Share) -> &AtomicUsize {
+        &self.0[share as usize]
+    }
+}
 
 /// Bytes reserved of a share, which are returned to the share when this is dropped.
 #[derive(Debug)]
@@ -337,7 +346,8 @@ impl Reservation {
     /// Changes the reservation to `bytes`, even beyond the share's limit: for bytes that are in
     /// memory already and that the next caller must see.
     pub fn resize(&mut self, bytes: usize) {
-        if let Some(PlaneBytes(held)) = self.plane.as_deref() {
+        if let Some(plane) = &self.plane {
+            let held = plane.of(self.share);
             held.fetch_add(bytes, Ordering::Relaxed);
             held.fetch_sub(self.bytes, Ordering::Relaxed);
         }
@@ -348,8 +358,8 @@ impl Reservation {
     #[must_use]
     pub fn is_over(&self) -> bool {
         let (used, limit) = (self.memory.used(self.share), self.memory.limit(self.share));
-        let held = self.plane.as_deref();
-        let held = held.map_or(0, |PlaneBytes(held)| held.load(Ordering::Relaxed));
+        let held = self.plane.as_ref();
+        let held = held.map_or(0, |plane| plane.of(self.share).load(Ordering::Relaxed));
         let free = limit.saturating_sub(used) as u64;
         used > limit || held as u64 > free.saturating_mul(TIMES_FREE)
     }
@@ -366,8 +376,10 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        if let Some(PlaneBytes(held)) = self.plane.as_deref() {
-            held.fetch_sub(self.bytes, Ordering::Relaxed);
+        if let Some(plane) = &self.plane {
+            plane
+                .of(self.share)
+                .fetch_sub(self.bytes, Ordering::Relaxed);
         }
         self.memory.subtract(self.share, self.bytes);
     }
@@ -430,6 +442,8 @@ mod tests {
         first.resize(8);
         assert!(first.is_over());
         assert!(take(&modest).is_some(), "others are not over");
+        let other_share = memory.take_for(Share::Selectors, 80, &greedy);
+        assert!(other_share.is_some(), "a share apart");
         drop(held);
         assert_eq!(memory.used(Share::Answers), 0);
         assert!(take(&greedy).is_some());

@@ -108,8 +108,8 @@ pub struct Plane {
     pub(crate) history: OnceCell<()>,
     observer: OnceLock<Arc<dyn Observer>>,
     meter: OnceLock<Arc<PlaneMeter>>,
-    /// The bytes of the plane's answers on their way to clients.
-    answers: Arc<PlaneBytes>,
+    /// The bytes that the plane holds of shares of the memory budget.
+    held: Arc<PlaneBytes>,
 }
 
 /// The revision and head that a load found.
@@ -182,7 +182,7 @@ impl Plane {
             history: OnceCell::new(),
             observer: OnceLock::new(),
             meter: OnceLock::new(),
-            answers: Arc::default(),
+            held: Arc::default(),
         })
     }
 
@@ -198,12 +198,11 @@ impl Plane {
         self.committer.memory()
     }
 
-    /// Reserves the memory of an answer on its way to a client; `None` if there is too little left, or if
-    /// the plane would leave too little to others.
+    /// Reserves memory of a share for the plane; `None` if there is too little left, or if the plane would
+    /// leave too little to others.
     #[must_use]
-    pub fn take_answer(&self, bytes: usize) -> Option<Reservation> {
-        let memory = self.memory();
-        memory.take_for(Share::Answers, bytes, &self.answers)
+    pub fn take_memory(&self, share: Share, bytes: usize) -> Option<Reservation> {
+        self.memory().take_for(share, bytes, &self.held)
     }
 
     /// Notifies an observer of every later commit. A plane has one observer: later calls do nothing.

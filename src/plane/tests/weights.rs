@@ -157,14 +157,14 @@ async fn answers_of_a_plane_leave_room_for_those_of_others() {
     let mut site = Site::new();
     site.committer = Committer::with_memory(site.store.clone(), Arc::clone(&memory));
     let (greedy, modest) = (site.open("greedy").await, site.open("modest").await);
-    let take = || greedy.take_answer(MIB / 90);
+    let take = || greedy.take_memory(Share::Answers, MIB / 90);
     let held: Vec<_> = std::iter::from_fn(take).collect();
     assert_eq!(held.len(), 80);
     assert_eq!(memory.times_full(Share::Answers), 1);
-    assert!(modest.take_answer(MIB / 90).is_some());
+    assert!(modest.take_memory(Share::Answers, MIB / 90).is_some());
     drop(held);
     assert_eq!(memory.used(Share::Answers), 0);
-    assert!(greedy.take_answer(MIB / 2).is_some());
+    assert!(greedy.take_memory(Share::Answers, MIB / 2).is_some());
     close(&greedy, Ended::Closed).await;
     close(&modest, Ended::Closed).await;
 }

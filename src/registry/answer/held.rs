@@ -3,7 +3,7 @@
 use crate::answer::AnswerBody;
 use crate::request::call::Call;
 use polyplane_apimachinery::status::ApiError;
-use polyplane_plane::Reservation;
+use polyplane_plane::{Reservation, Share};
 
 /// Bytes below which an answer is not counted in the memory budget, because counting would cost more
 /// than it is worth.
@@ -16,7 +16,7 @@ const RETRY_AFTER_SECONDS: u32 = 1;
 /// # Errors
 /// Returns 429 if the answers on their way to clients fill their share, or the plane's part of it.
 pub fn room(call: &Call<'_>, bytes: usize) -> Result<Reservation, ApiError> {
-    let hold = call.tenant.plane.take_answer(bytes);
+    let hold = call.tenant.plane.take_memory(Share::Answers, bytes);
     hold.ok_or_else(full)
 }
 
