@@ -6,6 +6,8 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
 
+use crate::labels::allocated;
+
 /// A field selector: every term must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FieldSelector {
@@ -136,6 +138,19 @@ impl FieldSelector {
     /// Returns the terms in order.
     pub fn terms(&self) -> &[Term] {
         &self.terms
+    }
+
+    /// Returns about how many bytes of memory it takes beside itself.
+    pub fn heap_bytes(&self) -> usize {
+        let of_one = |term: &Term| {
+            size_of::<Term>() + allocated(term.field.len()) + allocated(term.value.len())
+        };
+        let terms: usize = self.terms.iter().map(of_one).sum();
+        // What many terms say together has the same texts, in entries of about the same size.
+        match self.many {
+            Some(_) => 2 * terms,
+            None => terms,
+        }
     }
 
     /// Returns true if everything is selected.

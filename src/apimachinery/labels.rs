@@ -308,6 +308,16 @@ impl Selector {
         })
     }
 
+    /// Returns about how many bytes of memory it takes beside itself.
+    pub fn heap_bytes(&self) -> usize {
+        let of_one = |requirement: &Requirement| {
+            let values = requirement.values.iter();
+            let texts = values.map(|value| size_of::<String>() + allocated(value.len()));
+            size_of::<Requirement>() + allocated(requirement.key.len()) + texts.sum::<usize>()
+        };
+        self.requirements().iter().map(of_one).sum()
+    }
+
     /// Returns the value that `key` must have, if a requirement demands one.
     pub fn requires_exact_match(&self, key: &str) -> Option<&str> {
         let requirement = self
@@ -472,6 +482,11 @@ fn check_count(operator: Operator, values: &[String], path: &Path<'_>) -> Option
         values => Value::Array(values.iter().map(|value| value.as_str().into()).collect()),
     };
     (!good).then(|| FieldError::invalid(path, shown(), detail))
+}
+
+/// Returns about how many bytes an allocator takes for so many.
+pub(crate) const fn allocated(bytes: usize) -> usize {
+    bytes.next_multiple_of(16)
 }
 
 /// Parses a number as Go's `ParseInt` does in base ten.
