@@ -67,6 +67,7 @@ impl Registry {
                 tokens: None,
                 credentials: None,
                 field_sets: Default::default(),
+                selectors: Default::default(),
             }),
             deprecated: DeprecatedRequests::default(),
         }

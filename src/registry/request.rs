@@ -102,20 +102,31 @@ pub struct ResourceRequest {
 }
 
 impl ResourceRequest {
-    /// Returns the request for a stream that outlives the call: without body, query and seats, which
-    /// the stream does not need, and with the deadline `ends`. The request's own deadline bounds only
-    /// the time until a watch begins.
+    /// Returns the request for a stream that outlives the call: without body, query, headers and seats,
+    /// which the stream does not need and which may be long, and with the deadline `ends`. The request's own
+    /// deadline bounds only the time until a watch begins.
     pub(crate) fn for_stream(&self, ends: Instant) -> Self {
         Self {
-            body: Bytes::new(),
+            verb: self.verb,
+            group: self.group.clone(),
+            version: self.version.clone(),
+            resource: self.resource.clone(),
+            namespace: self.namespace.clone(),
+            name: self.name.clone(),
+            subresource: self.subresource.clone(),
             query: Vec::new(),
+            accept: String::new(),
+            content_type: None,
+            user_agent: String::new(),
+            body: Bytes::new(),
+            user: Arc::clone(&self.user),
+            granted: self.granted.clone(),
             deadline: ends,
             // The seat covered only the request until its answer began.
             seats: None,
             write_rate: None,
             annotations: None,
             token_reviewer: None,
-            ..self.clone()
         }
     }
 }

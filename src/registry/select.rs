@@ -21,9 +21,7 @@ const TERM_BYTES: usize = 32;
 /// The selectors of a request, validated for the kind.
 #[derive(Clone, Debug)]
 pub struct Selection {
-    labels: Option<Arc<Selector>>,
-    /// The same, if it has many requirements.
-    many: Option<Arc<ManyRequirements>>,
+    labels: Option<LabelTest>,
     fields: FieldSelector,
     /// True if the key of an object has all fields.
     fields_are_in_key: bool,
@@ -33,6 +31,13 @@ pub struct Selection {
     kinds: Option<Kinds>,
     /// See [`Call::defined`].
     defined: Option<Version>,
+}
+
+/// The requirements on labels, in the form in which they are compared with those of an object.
+#[derive(Clone, Debug)]
+enum LabelTest {
+    Few(Arc<Selector>),
+    Many(Arc<ManyRequirements>),
 }
 
 impl Selection {
@@ -65,9 +70,14 @@ impl Selection {
                 "fieldSelector metadata.name doesn't match requested name",
             ));
         }
+        // Only the form that is used: a watch keeps it.
+        let labels = match ManyRequirements::of(&parsed) {
+            Some(many) => Some(LabelTest::Many(Arc::new(many))),
+            None if parsed.is_everything() => None,
+            None => Some(LabelTest::Few(Arc::new(parsed))),
+        };
         Ok(Self {
-            many: ManyRequirements::of(&parsed).map(Arc::new),
-            labels: (!parsed.is_everything()).then(|| Arc::new(parsed)),
+            labels,
             kinds: (!fields.is_empty()).then(|| call.tenant.kinds()),
             defined: (!fields.is_empty()).then(|| call.defined()).flatten(),
             fields,
@@ -96,10 +106,10 @@ impl Selection {
             return false;
         }
         let labels = object.labels_json();
-        let fits = match (&self.many, &self.labels) {
-            (Some(many), _) => many.matches_bytes(labels),
-            (None, Some(few)) => few.matches_bytes(labels),
-            (None, None) => true,
+        let fits = match &self.labels {
+            Some(LabelTest::Many(many)) => many.matches_bytes(labels),
+            Some(LabelTest::Few(few)) => few.matches_bytes(labels),
+            None => true,
         };
         if !fits {
             return false;
@@ -109,11 +119,11 @@ impl Selection {
 
     /// Returns the work of [`Self::matches`] for an object, expressed in bytes that it reads.
     pub fn test_bytes(&self, row: &Resource, object: &ObjectRef) -> usize {
-        let labels = match (&self.many, &self.labels) {
-            (None, None) => 0,
-            (Some(_), _) => object.labels_json().len(),
+        let labels = match &self.labels {
+            None => 0,
+            Some(LabelTest::Many(_)) => object.labels_json().len(),
             // Each requirement looks for its label.
-            (None, Some(few)) => object.labels_json().len() * few.requirements().len(),
+            Some(LabelTest::Few(few)) => object.labels_json().len() * few.requirements().len(),
         };
         let is_known = self.fields_are_in_key || object.remembers_selectable(row.number);
         let fields = match is_known {
@@ -125,13 +135,38 @@ impl Selection {
 
     /// Returns true if an object is selected that has this name, no namespace and no labels.
     pub fn matches_name(&self, name: &str) -> bool {
-        let labels = self.labels.as_ref();
-        labels.is_none_or(|labels| labels.matches(|_| None))
-            && self.name.as_deref().is_none_or(|wanted| wanted == name)
+        let fits = match &self.labels {
+            None => true,
+            Some(LabelTest::Few(few)) => few.matches_bytes(&[]),
+            Some(LabelTest::Many(many)) => many.matches_bytes(&[]),
+        };
+        fits && self.name.as_deref().is_none_or(|wanted| wanted == name)
             && self.fields.matches(|field| match field {
                 "metadata.name" => Cow::Borrowed(name),
                 _ => Cow::Borrowed(""),
             })
+    }
+
+    /// Returns the requirements on labels, if they are many.
+    pub(crate) fn many_labels(&self) -> Option<&Arc<ManyRequirements>> {
+        match &self.labels {
+            Some(LabelTest::Many(many)) => Some(many),
+            Some(LabelTest::Few(_)) | None => None,
+        }
+    }
+
+    /// Replaces the requirements on labels by equal ones, which others use too.
+    pub(crate) fn share_labels(&mut self, equal: Arc<ManyRequirements>) {
+        self.labels = Some(LabelTest::Many(equal));
+    }
+
+    /// Returns about how many bytes of memory it takes without [`Self::many_labels`].
+    pub(crate) fn other_bytes(&self) -> usize {
+        let labels = match &self.labels {
+            Some(LabelTest::Few(few)) => few.heap_bytes(),
+            Some(LabelTest::Many(_)) | None => 0,
+        };
+        labels + self.fields.heap_bytes() + self.name.as_ref().map_or(0, |name| name.len())
     }
 
     fn fields_match(&self, row: &Resource, object: &ObjectRef) -> bool {

@@ -10,6 +10,7 @@ use crate::tokens::TokenIssuers;
 use crate::verbs::components::Components;
 use crate::verbs::credential::IssueCredential;
 use crate::verbs::external::ExternalObjects;
+use crate::verbs::watch::selectors::SharedSelectors;
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::value::SharedObjects;
 use polyplane_plane::{Event, ObjectRef, Plane};
@@ -56,6 +57,8 @@ pub struct Services {
     pub credentials: Option<Arc<dyn IssueCredential>>,
     /// The sets of fields that the objects of a plane have in common.
     pub field_sets: Arc<SharedObjects>,
+    /// The long selectors that the watches of a plane have in common.
+    pub selectors: Arc<SharedSelectors>,
 }
 
 impl Services {

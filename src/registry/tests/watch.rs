@@ -1,9 +1,13 @@
-//! The positions that go with the bytes of a watch.
+//! The positions that go with the bytes of a watch, and the memory of its selectors.
 
 use super::{Ask, Site, settle_down, tree};
-use crate::{AnswerBody, ResourceRequest, Verb, WatchChunk, WatchProgress};
+use crate::{Answer, AnswerBody, ResourceRequest, Verb, WatchChunk, WatchProgress};
 use futures_util::StreamExt as _;
 use polyplane_apimachinery::json::scan;
+use polyplane_apimachinery::status::ApiError;
+use polyplane_plane::Share;
+use std::sync::Arc;
+use tokio::time::Instant;
 
 const VERSION: [&str; 3] = ["object", "metadata", "resourceVersion"];
 
@@ -218,4 +222,73 @@ async fn a_watch_that_only_the_path_names_has_the_options_of_a_list() {
         let answer = site.registry.handle(&site.tenant, &ask.request()).await;
         assert_eq!(answer.err().map(|error| error.code), code, "{query}");
     }
+}
+
+/// Returns a selector of some kilobytes.
+fn long_selector(label: &str) -> String {
+    let values: Vec<String> = (0..1000).map(|at| format!("value-{at}")).collect();
+    format!("{label} in ({})", values.join(","))
+}
+
+async fn open(site: &Site, request: ResourceRequest) -> Result<Answer, ApiError> {
+    site.registry.handle(&site.tenant, &request).await
+}
+
+/// Returns the bytes of the selectors that open watches of a plane keep.
+fn held(site: &Site) -> usize {
+    site.tenant.plane.memory().used(Share::Selectors)
+}
+
+#[tokio::test]
+async fn long_selectors_of_watches_count_in_the_memory_budget_and_equal_ones_count_once() {
+    let site = Site::open(Vec::new()).await;
+    let short = open(&site, watch("", "is=seen")).await.expect("it begins");
+    assert_eq!(held(&site), 0);
+    let long = long_selector("is");
+    let first = open(&site, watch("", &long)).await.expect("it begins");
+    let bytes = held(&site);
+    assert!(bytes > long.len(), "{bytes}");
+    let equal = open(&site, watch("", &long)).await.expect("it begins");
+    assert_eq!(held(&site), bytes);
+    drop(first);
+    assert_eq!(held(&site), bytes, "one watch has it still");
+    let other = watch("", &long_selector("was"));
+    let other = open(&site, other).await.expect("it begins");
+    assert!(held(&site) > bytes);
+    drop((short, equal, other));
+    assert_eq!(held(&site), 0);
+    let again = open(&site, watch("", &long)).await.expect("it begins");
+    assert_eq!(held(&site), bytes);
+    drop(again);
+}
+
+#[tokio::test]
+async fn a_long_selector_is_refused_while_there_is_no_memory_for_it() {
+    let site = Site::open(Vec::new()).await;
+    let memory = Arc::clone(site.tenant.plane.memory());
+    let full = memory.take(Share::Selectors, memory.limit(Share::Selectors));
+    let full = full.expect("nobody has any of it");
+    let long = watch("", &long_selector("is"));
+    let refused = open(&site, long.clone()).await.err().expect("no memory");
+    let refusal = (refused.code, refused.retry_after_seconds());
+    assert_eq!(refusal, (429, Some(1)));
+    let short = open(&site, watch("", "is=seen")).await;
+    drop(short.expect("it needs none"));
+    drop(full);
+    drop(open(&site, long).await.expect("there is memory again"));
+    assert_eq!(held(&site), 0);
+}
+
+#[test]
+fn a_stream_keeps_no_text_of_its_request() {
+    let request = ResourceRequest {
+        user_agent: "long".to_owned(),
+        content_type: Some("long".to_owned()),
+        body: "long".into(),
+        ..watch("long", "long")
+    };
+    let kept = request.for_stream(Instant::now());
+    assert_eq!((&*kept.accept, &*kept.user_agent), ("", ""));
+    assert_eq!((kept.content_type, kept.query.len()), (None, 0));
+    assert!(kept.body.is_empty());
 }

@@ -4,6 +4,7 @@
 //! for each form and shared by all its watchers.
 
 mod initial;
+pub mod selectors;
 
 use crate::answer::negotiate;
 use crate::answer::negotiate::{Conversions, MetaVersion, Number, Shape};
@@ -27,6 +28,7 @@ use futures_util::stream;
 use initial::Initial;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_plane::{Ended, Event, Next, Version, WatchError, WatchFrom, WatchScope, Watcher};
+use selectors::HeldSelectors;
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -48,7 +50,7 @@ const LAST_BOOKMARK_BEFORE_END: Duration = Duration::from_secs(2);
 pub async fn watch(call: &Call<'_>) -> Result<Answer, ApiError> {
     let wish = negotiate::output(call, Conversions::Offered)?;
     let options = ListOptions::parse(call.request, ListPurpose::of_watch(call.request))?;
-    let selection = Selection::of(call, &options)?;
+    let mut selection = Selection::of(call, &options)?;
     answerable(call).await?;
     let asked = number_of_version(&options.resource_version)?;
     let include = match wish.shape {
@@ -56,6 +58,7 @@ pub async fn watch(call: &Call<'_>) -> Result<Answer, ApiError> {
         Shape::Whole | Shape::Metadata(..) => RowObject::None,
     };
     negotiate::streamed(wish)?;
+    let held = selectors::hold(call, &mut selection)?;
     let form = Form {
         wish,
         include,
@@ -70,6 +73,7 @@ pub async fn watch(call: &Call<'_>) -> Result<Answer, ApiError> {
         row: Arc::clone(call.row),
         form,
         selection,
+        _held: held,
         bookmarks: options.bookmarks,
         ends_with_bookmark: time > LAST_BOOKMARK_BEFORE_END,
         columns: Columns::Shown,
@@ -133,6 +137,8 @@ struct Feed {
     row: Arc<Resource>,
     form: Form,
     selection: Selection,
+    /// The memory of the selectors.
+    _held: HeldSelectors,
     bookmarks: Bookmarks,
     /// True if a bookmark ends the watch of a client that wants bookmarks.
     ends_with_bookmark: bool,

@@ -116,6 +116,7 @@ async fn built_whole(site: &Site, request: &ResourceRequest) -> Vec<u8> {
         tokens: None,
         credentials: None,
         field_sets: Default::default(),
+        selectors: Default::default(),
     });
     let call = Call::new(&site.tenant, request, row, &services);
     let wish = negotiate::output(&call, negotiate::Conversions::Offered).expect("offered");
@@ -296,6 +297,21 @@ fn a_share_that_is_full_refuses_a_long_list_before_its_first_byte() {
         let deleted = parse(&pieces(answer).await.0.concat());
         assert_eq!(deleted.items_at(&["items"]).len(), OBJECTS);
         assert_eq!(held(&site), 0);
+    });
+}
+
+#[test]
+fn a_long_selector_by_fields_counts_while_its_watch_is_open() {
+    on_paused_clock(async {
+        let site = open(Opening::default()).await;
+        let terms = (0..1000).map(|at| format!("metadata.name!=n{at}"));
+        let selector = terms.collect::<Vec<String>>().join(",");
+        let watch = request(Verb::Watch, "", &[("fieldSelector", selector.as_str())]);
+        let answer = handle(&site, &watch).await.expect("there is room");
+        let counted = || site.tenant.plane.memory().used(Share::Selectors);
+        assert!(counted() > selector.len());
+        drop(answer);
+        assert_eq!(counted(), 0);
     });
 }
 
