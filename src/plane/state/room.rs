@@ -1,6 +1,7 @@
 //! How much a plane may have of its own, and what a write adds to it.
 //!
-//! Objects of layers count nothing until the plane changes them. The write that begins a deletion is
+//! Objects of layers count nothing until the plane changes them. One that it deleted and that was created
+//! again is an object of its own, with a uid and a record of its own, and counts. The write that begins a deletion is
 //! free, although it adds a time to the object, so that a full plane can always be emptied. What is
 //! being deleted counts as before: its finalizers may keep it for ever.
 
