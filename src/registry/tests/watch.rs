@@ -260,6 +260,14 @@ async fn long_selectors_of_watches_count_in_the_memory_budget_and_equal_ones_cou
     let again = open(&site, watch("", &long)).await.expect("it begins");
     assert_eq!(held(&site), bytes);
     drop(again);
+    let recorded = ResourceRequest {
+        annotations: Some(Arc::default()),
+        ..watch("", &long)
+    };
+    let recorded = open(&site, recorded).await.expect("it begins");
+    assert!(held(&site) > bytes + long.len(), "the record has its text");
+    drop(recorded);
+    assert_eq!(held(&site), 0);
 }
 
 #[tokio::test]

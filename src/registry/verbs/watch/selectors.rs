@@ -4,6 +4,7 @@
 //! a plane may have thousands of watches. What is more than a small part counts in the share of selectors; long
 //! requirements on labels that are the same in several watches of a plane are kept and counted once.
 
+use crate::request::ResourceRequest;
 use crate::request::call::Call;
 use crate::select::Selection;
 use parking_lot::Mutex;
@@ -72,7 +73,7 @@ pub(super) fn hold(call: &Call<'_>, selection: &mut Selection) -> Result<HeldSel
     // The accesses that were granted have the selector by fields too.
     let accesses = call.request.granted.accesses().iter();
     let accesses: usize = accesses.map(|access| access.bytes()).sum();
-    let others = selection.other_bytes() + accesses;
+    let others = selection.other_bytes() + accesses + recorded_bytes(call.request);
     let others = match others > FREE_BYTES {
         true => Some(room(call, others)?),
         false => None,
@@ -81,6 +82,16 @@ pub(super) fn hold(call: &Call<'_>, selection: &mut Selection) -> Result<HeldSel
         _labels: labels,
         _others: others,
     })
+}
+
+/// Returns about how many bytes the record of a request has of its texts, until the watch ends.
+fn recorded_bytes(request: &ResourceRequest) -> usize {
+    if request.annotations.is_none() {
+        return 0;
+    }
+    let query = request.query.iter();
+    let query: usize = query.map(|(name, value)| name.len() + value.len()).sum();
+    query + request.user_agent.len()
 }
 
 fn room(call: &Call<'_>, bytes: usize) -> Result<Reservation, ApiError> {
