@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use crate::complaints::{BoundedText, PATH_BYTES_MAX, STEP_BYTES_MAX, shortened};
 use crate::quote::quote;
 use crate::value::Value;
 
@@ -119,6 +120,34 @@ impl<T: Into<Value>> From<T> for Bad {
     }
 }
 
+/// Bytes that [`Bad`] counts for each value beside its texts: about those of a number.
+const VALUE_BYTES: usize = 8;
+
+impl Bad {
+    /// Returns about the bytes of the text, without writing it.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Omitted => 0,
+            Self::Shown(text) => text.len(),
+            Self::Plain(value) | Self::Json(value) | Self::Typed { value, .. } => bytes_of(value),
+        }
+    }
+}
+
+fn bytes_of(value: &Value) -> usize {
+    match value {
+        Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) => VALUE_BYTES,
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(|item| bytes_of(item) + 1).sum(),
+        Value::Object(members) => {
+            let members = members.iter();
+            members
+                .map(|(name, value)| name.len() + bytes_of(value) + 1)
+                .sum()
+        }
+    }
+}
+
 impl fmt::Display for Bad {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -165,7 +194,7 @@ impl FieldError {
     ) -> Self {
         Self {
             kind,
-            field: path.to_string(),
+            field: path.text(),
             bad: bad.into(),
             detail: detail.into(),
             covered: false,
@@ -281,6 +310,11 @@ impl FieldError {
         Self::new(FieldErrorKind::Internal, path, Bad::Omitted, detail)
     }
 
+    /// Returns about the bytes of the whole message, without writing it.
+    pub fn bytes(&self) -> usize {
+        self.field.len() + self.bad.bytes() + self.detail.len()
+    }
+
     /// Returns the message without the field's name: the message of a cause.
     pub fn body(&self) -> String {
         let mut body = String::from(self.kind.words());
@@ -389,32 +423,45 @@ impl<'a> Path<'a> {
         }
     }
 
-    /// Writes the elements of the path. Returns true if there were any.
-    fn write(&self, f: &mut fmt::Formatter<'_>) -> Result<bool, fmt::Error> {
-        let before = match self.parent {
-            Some(parent) => parent.write(f)?,
-            None => false,
-        };
-        match self.step {
-            PathElement::Nothing => return Ok(before),
-            // Go prints an element without a name like the key of a map.
-            PathElement::Name("") => f.write_str("[]")?,
-            PathElement::Name(name) if before => write!(f, ".{name}")?,
-            PathElement::Name(name) => f.write_str(name)?,
-            PathElement::Index(index) => write!(f, "[{index}]")?,
-            PathElement::Key(key) => write!(f, "[{key}]")?,
+    /// Returns the path as texts show it. A step that is longer than 1 KiB, and a path that is longer than 8 KiB, is
+    /// shortened: hundreds of complaints may show the same member name, which may take a whole body.
+    fn text(&self) -> String {
+        let mut out = BoundedText::new(PATH_BYTES_MAX);
+        if !self.write(&mut out) {
+            out.push("<nil>");
         }
-        Ok(true)
+        out.into_string()
+    }
+
+    /// Writes the elements of the path. Returns true if there were any.
+    fn write(&self, out: &mut BoundedText) -> bool {
+        let before = self.parent.is_some_and(|parent| parent.write(out));
+        match self.step {
+            PathElement::Nothing => return before,
+            // Go prints an element without a name like the key of a map.
+            PathElement::Name("") => out.push("[]"),
+            // May be a whole path.
+            PathElement::Name(name) if self.parent.is_none() => out.push(name),
+            PathElement::Name(name) => {
+                if before {
+                    out.push(".");
+                }
+                out.push(&shortened(name, STEP_BYTES_MAX));
+            }
+            PathElement::Index(index) => out.push(&format!("[{index}]")),
+            PathElement::Key(key) => {
+                out.push("[");
+                out.push(&shortened(key, STEP_BYTES_MAX));
+                out.push("]");
+            }
+        }
+        true
     }
 }
 
 impl fmt::Display for Path<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.write(f)? {
-            Ok(())
-        } else {
-            f.write_str("<nil>")
-        }
+        f.write_str(&self.text())
     }
 }
 
@@ -434,6 +481,34 @@ mod tests {
         assert_eq!(Path::NIL.child("key").to_string(), "key");
         assert_eq!(Path::NIL.index(1).child("x").to_string(), "[1].x");
         assert_eq!(Path::new("").to_string(), "[]");
+    }
+
+    #[test]
+    fn long_steps_and_paths_are_shortened() {
+        let name = "n".repeat(1 << 20);
+        let fits = "f".repeat(STEP_BYTES_MAX);
+        let spec = Path::new("spec");
+        let cut = format!("{}…", "n".repeat(STEP_BYTES_MAX));
+        assert_eq!(spec.child(&fits).to_string(), format!("spec.{fits}"));
+        assert_eq!(
+            spec.child(&name).index(7).to_string(),
+            format!("spec.{cut}[7]")
+        );
+        assert_eq!(
+            spec.key(&name).child("a").to_string(),
+            format!("spec[{cut}].a")
+        );
+        let error = FieldError::required(&spec.child(&name), "");
+        assert_eq!(error.field, format!("spec.{cut}"));
+        fn deep(path: &Path<'_>, name: &str, levels: usize) -> String {
+            match levels {
+                0 => path.to_string(),
+                _ => deep(&path.child(name), name, levels - 1),
+            }
+        }
+        let text = deep(&spec, &name, 100);
+        assert!(text.len() <= PATH_BYTES_MAX + "…".len() && text.ends_with('…'));
+        assert!(text.starts_with(&format!("spec.{cut}.{cut}.")));
     }
 
     #[test]

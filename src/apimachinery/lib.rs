@@ -2,6 +2,7 @@
 //! changed and written. Knows no HTTP, no store and no single built-in kind; kinds are data (see
 //! [`schema`]).
 
+pub mod complaints;
 pub mod config;
 pub mod field_error;
 pub mod field_selector;

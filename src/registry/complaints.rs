@@ -1,41 +1,7 @@
-//! The bound of the complaints about one object. An object of some megabytes may break a rule a million times, and a
-//! complaint may name everything that would have been right, so that all of them together are no answer.
+//! The bound of the complaints in one answer: see [`polyplane_apimachinery::complaints`].
 
+use polyplane_apimachinery::complaints::Room;
 use polyplane_apimachinery::field_error::FieldError;
-
-/// Most complaints in one answer; further ones are left out. With more, an answer would be larger than the object.
-const COUNT_MAX: usize = 10_000;
-/// Most bytes of their texts.
-const BYTES_MAX: usize = 1 << 20;
-
-/// The room that is left for complaints.
-#[derive(Clone, Copy, Debug)]
-pub struct Room {
-    count: usize,
-    bytes: usize,
-}
-
-impl Default for Room {
-    fn default() -> Self {
-        Self {
-            count: COUNT_MAX,
-            bytes: BYTES_MAX,
-        }
-    }
-}
-
-impl Room {
-    /// Takes the room of a complaint with a text of this length. Returns false if there is none left; the last
-    /// complaint may be longer than what is left.
-    pub fn take(&mut self, bytes: usize) -> bool {
-        let is_left = self.count > 0 && self.bytes > 0;
-        if is_left {
-            self.count -= 1;
-            self.bytes = self.bytes.saturating_sub(bytes);
-        }
-        is_left
-    }
-}
 
 /// Completes the complaints, and drops those for which one answer has no room. What would have been told about
 /// those is not made.
@@ -54,6 +20,7 @@ pub fn bound(errors: &mut Vec<FieldError>, complete: impl Fn(&mut FieldError)) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use polyplane_apimachinery::complaints::{BYTES_MAX, COUNT_MAX};
     use polyplane_apimachinery::field_error::Path;
 
     fn bounded(count: usize, text: &str) -> usize {

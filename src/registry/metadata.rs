@@ -4,9 +4,9 @@
 //! The checks follow upstream's object metadata validation; kinds differ only in their rule for
 //! names, which they pass in.
 
-use crate::complaints::Room;
 use crate::kinds::table::Scope;
 use crate::request::options::{FIELD_MANAGER_MAX, check_field_manager};
+use polyplane_apimachinery::complaints::Room;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::json;
 use polyplane_apimachinery::names::{self, NameRule};

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 
 use super::scan::value_end;
 use super::{Duplicates, JsonError, Limits, Parsed};
+use crate::complaints::{BoundedText, PATH_BYTES_MAX, STEP_BYTES_MAX, shortened};
 use crate::value::{Map, SHARED_DEPTH_MAX, SHARED_MEMBER, Sharing, Str, Value};
 
 /// Number of duplicate paths that are kept. More would only lengthen a warning.
@@ -441,18 +442,19 @@ impl<'a> Parser<'a> {
         repeated.sort_by_key(|(at, _)| *at);
         let prefix = self.path();
         for (at, key) in repeated.into_iter().take(DUPLICATES_MAX) {
-            let path = if prefix.is_empty() {
-                key.to_string()
-            } else {
-                format!("{prefix}.{key}")
-            };
-            self.duplicates.push((at, path));
+            let mut path = BoundedText::new(PATH_BYTES_MAX);
+            if !prefix.is_empty() {
+                path.push(&prefix);
+                path.push(".");
+            }
+            path.push(&shortened(&key, STEP_BYTES_MAX));
+            self.duplicates.push((at, path.into_string()));
         }
     }
 
-    /// Returns the path of the value that is being read.
+    /// Returns the path of the value that is being read, shortened as those of other complaints.
     fn path(&self) -> String {
-        let mut path = String::new();
+        let mut path = BoundedText::new(PATH_BYTES_MAX);
         for (depth, frame) in self.frames.iter().enumerate() {
             // Members or items of an open bracket extend to the beginning of the next open one of
             // its type.
@@ -464,9 +466,10 @@ impl<'a> Parser<'a> {
                         Frame::Array { .. } => None,
                     });
                     if !path.is_empty() {
-                        path.push('.');
+                        path.push(".");
                     }
-                    path.push_str(&self.members[next.unwrap_or(self.members.len()) - 1].0);
+                    let name = &self.members[next.unwrap_or(self.members.len()) - 1].0;
+                    path.push(&shortened(name, STEP_BYTES_MAX));
                 }
                 Frame::Array { start } => {
                     let next = inner.iter().find_map(|frame| match frame {
@@ -474,11 +477,11 @@ impl<'a> Parser<'a> {
                         Frame::Object { .. } => None,
                     });
                     let index = next.unwrap_or(self.items.len()) - start;
-                    path.push_str(&format!("[{index}]"));
+                    path.push(&format!("[{index}]"));
                 }
             }
         }
-        path
+        path.into_string()
     }
 
     #[inline]

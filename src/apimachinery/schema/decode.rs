@@ -332,8 +332,7 @@ impl<'s> Decoder<'s> {
             return !value.as_str().unwrap_or_default().is_empty();
         }
         if self.quiet == 0 && self.problems.len() < MAX_PROBLEMS {
-            let mut path = String::new();
-            trail.then(PathSegment::Key(name)).path(&mut path);
+            let path = trail.then(PathSegment::Key(name)).path();
             self.problems.push(Problem::Unknown(path));
         }
         false

@@ -104,10 +104,11 @@ impl<'s> Decoder<'s> {
     }
 
     fn note(&mut self, kind: fn(String) -> Problem, key: &str, trail: &Trail<'_>) {
-        let mut path = String::new();
-        trail.then(PathSegment::Key(key)).path(&mut path);
-        let problem = kind(path);
-        if self.problems.len() < MAX_PROBLEMS && !self.problems.contains(&problem) {
+        if self.problems.len() >= MAX_PROBLEMS {
+            return;
+        }
+        let problem = kind(trail.then(PathSegment::Key(key)).path());
+        if !self.problems.contains(&problem) {
             self.problems.push(problem);
         }
     }

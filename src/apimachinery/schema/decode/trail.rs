@@ -1,5 +1,6 @@
 //! The place of a value in the tree that is decoded.
 
+use crate::complaints::{BoundedText, PATH_BYTES_MAX, STEP_BYTES_MAX, shortened};
 use crate::schema::{Definition, Field};
 
 /// The path from the root to a value, as a chain on the stack.
@@ -36,24 +37,30 @@ impl<'t> Trail<'t> {
         }
     }
 
-    /// Appends the path as strict reports print it.
-    pub(super) fn path(&self, out: &mut String) {
+    /// Returns the path as strict reports print it, shortened as those of other complaints.
+    pub(super) fn path(&self) -> String {
+        let mut out = BoundedText::new(PATH_BYTES_MAX);
+        self.write(&mut out);
+        out.into_string()
+    }
+
+    fn write(&self, out: &mut BoundedText) {
         if let Some(parent) = self.parent {
-            parent.path(out);
+            parent.write(out);
         }
         let name = match self.step {
             PathSegment::Root => return,
             PathSegment::Index(index) => {
-                out.push_str(&format!("[{index}]"));
+                out.push(&format!("[{index}]"));
                 return;
             }
             PathSegment::Field(_, field) => field.name.as_str(),
             PathSegment::Key(key) => key,
         };
         if !out.is_empty() {
-            out.push('.');
+            out.push(".");
         }
-        out.push_str(name);
+        out.push(&shortened(name, STEP_BYTES_MAX));
     }
 
     /// Appends the names of the fields on the path, as errors about wrong types print them.

@@ -3,11 +3,11 @@
 use super::{Leniency, PodOptions, containers_of, is_sidecar};
 use crate::shared::resource_names::{self, amount, is_huge_pages, may_overcommit};
 use crate::shared::validation::complaints::{complain, named};
+use polyplane_apimachinery::complaints::Room;
 use polyplane_apimachinery::field_error::{FieldError, FieldErrorKind, Path};
 use polyplane_apimachinery::names;
 use polyplane_apimachinery::quantity::Quantity;
 use polyplane_apimachinery::{Str, Value};
-use polyplane_registry::complaints::Room;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,0 +1,203 @@
+//! The bounds of what one answer says about an object. An object of some megabytes may break a rule a million times,
+//! and a complaint may name everything that would have been right: all of them together are no answer, and cost
+//! gigabytes.
+
+use std::borrow::Cow;
+
+use crate::field_error::FieldError;
+
+/// Most complaints in one answer; further ones are left out. With more, an answer would be larger than the object.
+pub const COUNT_MAX: usize = 10_000;
+/// Most bytes of their texts.
+pub const BYTES_MAX: usize = 1 << 20;
+/// Most bytes of one step of a path in a text. A member name may take a whole body, and each complaint below it
+/// shows it. Keys of labels and annotations have at most 317.
+pub const STEP_BYTES_MAX: usize = 1 << 10;
+/// Most bytes of a whole path in a text. An object has up to 512 levels.
+pub const PATH_BYTES_MAX: usize = 8 << 10;
+
+/// Stands for the rest of a text that was cut.
+const REST: &str = "…";
+
+/// The room that is left for complaints.
+#[derive(Clone, Copy, Debug)]
+pub struct Room {
+    count: usize,
+    bytes: usize,
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Self {
+            count: COUNT_MAX,
+            bytes: BYTES_MAX,
+        }
+    }
+}
+
+impl Room {
+    /// Takes the room of a complaint with a text of this length. Returns false if there is none left; the last
+    /// complaint may be longer than what is left.
+    pub fn take(&mut self, bytes: usize) -> bool {
+        let is_left = !self.is_full();
+        if is_left {
+            self.count -= 1;
+            self.bytes = self.bytes.saturating_sub(bytes);
+        }
+        is_left
+    }
+
+    /// Returns whether there is no room for a further complaint.
+    pub fn is_full(&self) -> bool {
+        self.count == 0 || self.bytes == 0
+    }
+}
+
+/// A list of complaints for which one answer has room. Further ones are dropped, so a walk may stop when
+/// [`Complaints::is_full`].
+#[derive(Clone, Debug, Default)]
+pub struct Complaints {
+    errors: Vec<FieldError>,
+    room: Room,
+}
+
+impl Complaints {
+    /// Adds a complaint, if there is room for it.
+    pub fn push(&mut self, error: FieldError) {
+        if self.room.take(error.bytes()) {
+            self.errors.push(error);
+        }
+    }
+
+    /// Returns whether further complaints are dropped.
+    pub fn is_full(&self) -> bool {
+        self.room.is_full()
+    }
+
+    /// Returns whether there are no complaints.
+    pub fn is_empty(&self) -> bool {
+        self.errors.is_empty()
+    }
+
+    /// Returns the complaints.
+    pub fn as_slice(&self) -> &[FieldError] {
+        &self.errors
+    }
+
+    /// Sorts the complaints by their texts.
+    pub fn sort(&mut self) {
+        self.errors.sort_by_cached_key(ToString::to_string);
+    }
+
+    /// Returns the complaints as a list.
+    pub fn into_vec(self) -> Vec<FieldError> {
+        self.errors
+    }
+}
+
+impl Extend<FieldError> for Complaints {
+    fn extend<I: IntoIterator<Item = FieldError>>(&mut self, errors: I) {
+        errors.into_iter().for_each(|error| self.push(error));
+    }
+}
+
+/// A text that ends with `…` where it would become longer than its bound.
+#[derive(Clone, Debug)]
+pub struct BoundedText {
+    text: String,
+    bytes_max: usize,
+    is_cut: bool,
+}
+
+impl BoundedText {
+    /// Creates an empty text of at most so many bytes, beside the mark of a cut.
+    pub fn new(bytes_max: usize) -> Self {
+        Self {
+            text: String::new(),
+            bytes_max,
+            is_cut: false,
+        }
+    }
+
+    /// Appends a part, as far as there is room. After a cut, nothing is added.
+    pub fn push(&mut self, part: &str) {
+        if self.is_cut {
+            return;
+        }
+        let left = self.bytes_max - self.text.len();
+        if part.len() <= left {
+            self.text.push_str(part);
+            return;
+        }
+        self.text.push_str(&part[..part.floor_char_boundary(left)]);
+        self.text.push_str(REST);
+        self.is_cut = true;
+    }
+
+    /// Returns whether nothing was added.
+    pub fn is_empty(&self) -> bool {
+        self.text.is_empty()
+    }
+
+    /// Returns whether the rest of the text is dropped.
+    pub fn is_cut(&self) -> bool {
+        self.is_cut
+    }
+
+    /// Returns the text.
+    pub fn into_string(self) -> String {
+        self.text
+    }
+}
+
+/// Returns a text as it is, or its beginning and `…` if it has more bytes.
+pub fn shortened(text: &str, bytes_max: usize) -> Cow<'_, str> {
+    if text.len() <= bytes_max {
+        return Cow::Borrowed(text);
+    }
+    let mut short = BoundedText::new(bytes_max);
+    short.push(text);
+    Cow::Owned(short.into_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::field_error::Path;
+    use crate::value::Value;
+
+    #[test]
+    fn a_list_of_complaints_is_bounded_in_number_and_bytes() {
+        let listed = |count: usize, error: &FieldError| {
+            let mut complaints = Complaints::default();
+            complaints.extend(std::iter::repeat_n(error.clone(), count));
+            (complaints.as_slice().len(), complaints.is_full())
+        };
+        let path = Path::new("spec");
+        let short = FieldError::required(&path, "no");
+        assert_eq!(listed(100, &short), (100, false));
+        assert_eq!(listed(COUNT_MAX + 5, &short), (COUNT_MAX, true));
+        let text = "x".repeat(BYTES_MAX / 4);
+        for long in [
+            FieldError::required(&path, text.clone()),
+            FieldError::duplicate(&path, text.clone()),
+            FieldError::duplicate(&path, vec![Value::string(text)]),
+        ] {
+            assert_eq!(listed(9, &long), (4, true));
+        }
+    }
+
+    #[test]
+    fn only_a_text_beyond_its_bound_is_shortened() {
+        assert_eq!(shortened("abc", 3), "abc");
+        assert_eq!(shortened("abcd", 3), "abc…");
+        // No character is cut.
+        assert_eq!(shortened("aéb", 2), "a…");
+        let mut text = BoundedText::new(4);
+        ["ab", "c", "de", "f"]
+            .iter()
+            .for_each(|part| text.push(part));
+        assert!(text.is_cut());
+        assert_eq!(text.into_string(), "abcd…");
+    }
+}
