@@ -1,22 +1,26 @@
 //! Finds duplicate items of lists that are sets or maps.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::{Shape, Values};
+use crate::complaints::Complaints;
 use crate::field_error::{FieldError, Path};
 use crate::json;
 use crate::schema::ListType;
 use crate::value::{Map, Str, Value};
 
 /// Complains about duplicate items of sets, and duplicate keys of maps. Each is named once, where
-/// it occurs the second time.
+/// it occurs the second time. Those for which an answer has no room are not looked for.
 pub fn validate<'s, S: Shape<'s>>(shape: S, value: &Value, path: &Path<'_>) -> Vec<FieldError> {
-    let mut errors = Vec::new();
+    let mut errors = Complaints::default();
     node(shape, value, path, &mut errors);
-    errors
+    errors.into_vec()
 }
 
-fn node<'s, S: Shape<'s>>(shape: S, value: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn node<'s, S: Shape<'s>>(shape: S, value: &Value, path: &Path<'_>, errors: &mut Complaints) {
+    if errors.is_full() {
+        return;
+    }
     match value {
         Value::Object(members) => {
             for (name, value) in members.iter() {
@@ -86,13 +90,16 @@ fn repeated<'v>(items: impl Iterator<Item = Identity<'v>>) -> Vec<usize> {
     places
 }
 
-fn set(items: &[Value], path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn set(items: &[Value], path: &Path<'_>, errors: &mut Complaints) {
     for at in repeated(items.iter().map(Identity::of)) {
+        if errors.is_full() {
+            return;
+        }
         errors.push(FieldError::duplicate(&path.index(at), items[at].clone()));
     }
 }
 
-fn map(items: &[Value], keys: &[Str], path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn map(items: &[Value], keys: &[Str], path: &Path<'_>, errors: &mut Complaints) {
     let fits = |item: &Value| matches!(item, Value::Null | Value::Object(_));
     if let Some(at) = items.iter().position(|item| !fits(item)) {
         let detail = "must be an object for an array of list-type map";
@@ -103,10 +110,12 @@ fn map(items: &[Value], keys: &[Str], path: &Path<'_>, errors: &mut Vec<FieldErr
         ));
         return;
     }
+    let wanted: HashSet<&str> = keys.iter().map(Str::as_str).collect();
     let key_of = |item: &Value| -> Value {
-        let known = |key: &&Str| item.get(key).is_some();
-        let members = keys.iter().filter(known);
-        let members = members.map(|key| (key.clone(), item[key.as_str()].clone()));
+        // By the members of the item: a schema may have many keys, and a list many empty items.
+        let members = item.as_object().into_iter().flat_map(Map::iter);
+        let members = members.filter(|(name, _)| wanted.contains(name));
+        let members = members.map(|(name, value)| (Str::from(name), value.clone()));
         Value::Object(members.collect::<Map>())
     };
     let places = match keys {
@@ -122,6 +131,9 @@ fn map(items: &[Value], keys: &[Str], path: &Path<'_>, errors: &mut Vec<FieldErr
         ),
     };
     for at in places {
+        if errors.is_full() {
+            return;
+        }
         errors.push(FieldError::duplicate(&path.index(at), key_of(&items[at])));
     }
 }

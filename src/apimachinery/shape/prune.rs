@@ -1,6 +1,7 @@
 //! Removal of members that a schema does not have.
 
 use super::{Shape, Values};
+use crate::complaints::{PATH_BYTES_MAX, STEP_BYTES_MAX, shortened};
 use crate::value::{Map, Value};
 
 /// The members of every object that has a kind of its own.
@@ -8,7 +9,7 @@ pub const META_FIELDS: [&str; 3] = ["apiVersion", "kind", "metadata"];
 
 /// Number of paths that are reported for one object. A client needs only a few, and an attacker
 /// could request millions.
-const PATHS_MAX: usize = 100;
+pub const PATHS_MAX: usize = 100;
 
 /// The kind of object that is pruned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,7 +119,7 @@ impl Pruner {
     fn items(&mut self, items: &mut [Value], mut visit: impl FnMut(&mut Self, &mut Value)) {
         let length = self.path.len();
         for (index, value) in items.iter_mut().enumerate() {
-            if self.report == Report::Paths {
+            if self.reports() {
                 self.path.push_str(&format!("[{index}]"));
             }
             visit(self, value);
@@ -128,27 +129,33 @@ impl Pruner {
 
     fn at(&mut self, name: &str, visit: impl FnOnce(&mut Self)) {
         let length = self.path.len();
-        if self.report == Report::Paths {
+        if self.reports() {
             self.step(name);
         }
         visit(self);
         self.path.truncate(length);
     }
 
+    /// Returns whether a further path is reported. If not, none is built.
+    fn reports(&self) -> bool {
+        self.report == Report::Paths && self.paths.len() < PATHS_MAX
+    }
+
     fn step(&mut self, name: &str) {
         if !self.path.is_empty() {
             self.path.push('.');
         }
-        self.path.push_str(name);
+        self.path.push_str(&shortened(name, STEP_BYTES_MAX));
     }
 
     fn note(&mut self, name: &str) {
-        if self.report == Report::Nothing || self.paths.len() >= PATHS_MAX {
+        if !self.reports() {
             return;
         }
         let length = self.path.len();
         self.step(name);
-        self.paths.push(self.path.clone());
+        self.paths
+            .push(shortened(&self.path, PATH_BYTES_MAX).into_owned());
         self.path.truncate(length);
     }
 }

@@ -73,13 +73,14 @@ impl<'s> Custom<'s> {
             schemas: self.schemas,
             definition: self.metadata,
             reading,
+            report,
         };
         let mut unknown = Vec::new();
         // Metadata is kept apart until the end, because no schema may change the metadata of a
         // resource.
         let mut own = members.remove("metadata");
         if let Some(own) = &mut own {
-            metadata.read(own, "metadata", &mut unknown)?;
+            metadata.read(own, &Path::new("metadata"), &mut unknown)?;
         }
         unknown.extend(prune::prune(self.shape(), value, Root::Resource, report));
         nulls::drop(self.shape(), value);
@@ -107,9 +108,10 @@ impl<'s> Custom<'s> {
             schemas: self.schemas,
             definition: self.metadata,
             reading: Reading::Request,
+            report: Report::Nothing,
         };
         match value.get_mut("metadata") {
-            Some(own) => metadata.read(own, "metadata", &mut Vec::new()),
+            Some(own) => metadata.read(own, &Path::new("metadata"), &mut Vec::new()),
             None => Ok(()),
         }
     }
@@ -123,6 +125,7 @@ impl<'s> Custom<'s> {
             schemas: self.schemas,
             definition: self.metadata,
             reading: Reading::Request,
+            report: Report::Nothing,
         };
         metadata.coerce(self.shape(), value, path, &mut Vec::new())
     }

@@ -7,6 +7,7 @@ use crate::json;
 use crate::schema::decode::{DecodeError, Empties, Problem};
 use crate::schema::{DefId, Schemas};
 use crate::shape::Shape;
+use crate::shape::prune::{PATHS_MAX, Report};
 use crate::value::{Map, Value};
 
 /// The schema of metadata, and the treatment of members that do not match it.
@@ -15,26 +16,28 @@ pub(super) struct Metadata<'s> {
     pub(super) schemas: &'s Schemas,
     pub(super) definition: DefId,
     pub(super) reading: Reading,
+    /// Whether the paths of unknown members are noted. An object may embed a hundred thousand others, each with some.
+    pub(super) report: Report,
 }
 
 impl Metadata<'_> {
-    /// Brings metadata into canonical form, and adds the paths of unknown members, prefixed with
-    /// `prefix`, to `unknown`.
+    /// Brings metadata, which stands at `place`, into canonical form, and notes the paths of unknown members in
+    /// `unknown`.
     ///
     /// # Errors
     /// Returns an error if it cannot be decoded. The value is then not changed.
     pub(super) fn read(
         self,
         value: &mut Value,
-        prefix: &str,
+        place: &Path<'_>,
         unknown: &mut Vec<String>,
     ) -> Result<(), DecodeError> {
         let mut whole = value.clone();
         settle_numbers(&mut whole);
-        match self.decode(&mut whole, prefix, unknown) {
+        match self.decode(&mut whole, place, unknown) {
             Ok(()) => *value = whole,
             Err(error) if self.reading == Reading::Request => return Err(error),
-            Err(_) => *value = self.salvaged(value, prefix, unknown)?,
+            Err(_) => *value = self.salvaged(value, place, unknown)?,
         }
         Ok(())
     }
@@ -43,7 +46,7 @@ impl Metadata<'_> {
     fn salvaged(
         self,
         value: &Value,
-        prefix: &str,
+        place: &Path<'_>,
         unknown: &mut Vec<String>,
     ) -> Result<Value, DecodeError> {
         let Value::Object(members) = value else {
@@ -56,7 +59,7 @@ impl Metadata<'_> {
         for (name, member) in members.iter() {
             let mut alone = Value::Object([(name, member.clone())].into_iter().collect());
             settle_numbers(&mut alone);
-            if self.decode(&mut alone, prefix, unknown).is_ok()
+            if self.decode(&mut alone, place, unknown).is_ok()
                 && let Some(member) = alone.get_mut(name)
             {
                 fitting.insert(name, member.take());
@@ -68,7 +71,7 @@ impl Metadata<'_> {
     fn decode(
         self,
         value: &mut Value,
-        prefix: &str,
+        place: &Path<'_>,
         unknown: &mut Vec<String>,
     ) -> Result<(), DecodeError> {
         let problems = self.schemas.decode(self.definition, value, Empties::Keep)?;
@@ -76,9 +79,13 @@ impl Metadata<'_> {
         if value.get("deletionTimestamp").is_some_and(Value::is_null) {
             drop(value.remove(&["deletionTimestamp"]));
         }
-        unknown.extend(problems.into_iter().map(|problem| match problem {
-            Problem::Unknown(path) | Problem::Duplicate(path) => format!("{prefix}.{path}"),
-        }));
+        if self.report == Report::Paths {
+            let left = PATHS_MAX.saturating_sub(unknown.len());
+            let problems = problems.into_iter().take(left);
+            unknown.extend(problems.map(|problem| match problem {
+                Problem::Unknown(path) | Problem::Duplicate(path) => format!("{place}.{path}"),
+            }));
+        }
         Ok(())
     }
 
@@ -147,7 +154,7 @@ impl Metadata<'_> {
             return Ok(());
         };
         let place = path.child("metadata");
-        match self.read(metadata, &place.to_string(), unknown) {
+        match self.read(metadata, &place, unknown) {
             Err(error) if self.reading == Reading::Request => {
                 let bad = metadata.clone();
                 Err(FieldError::invalid(&place, bad, error.to_string()))

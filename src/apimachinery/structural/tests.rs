@@ -4,12 +4,13 @@
 use std::collections::BTreeMap;
 
 use super::{Custom, Reading, Structural, StructuralError};
+use crate::complaints::{BYTES_MAX, COUNT_MAX, PATH_BYTES_MAX, STEP_BYTES_MAX};
 use crate::field_error::{FieldError, Path};
 use crate::json;
 use crate::schema::fixture::{SCHEMAS, tree};
-use crate::shape::prune::{Report, Root};
+use crate::shape::prune::{PATHS_MAX, Report, Root};
 use crate::shape::{Shape, defaults, lists, nulls, prune};
-use crate::value::Value;
+use crate::value::{Map, Value};
 use crate::vectors::vectors;
 
 fn metadata() -> crate::schema::DefId {
@@ -228,6 +229,56 @@ fn lists_and_maps_say_how_they_relate() {
     assert_eq!(child("m").kind(), crate::shape::Kind::Map);
     let value = child("m").member("any").expect("a map has values");
     assert_eq!(value.kind(), crate::shape::Kind::Int64);
+}
+
+/// A member name of 1 MB stood in each of ten thousand complaints.
+#[test]
+fn complaints_below_a_long_name_are_bounded_in_number_and_bytes() {
+    let name = "n".repeat(1 << 20);
+    let schema = json!({"type": "object", "additionalProperties": {
+        "type": "array", "x-kubernetes-list-type": "set", "items": {"type": "string"},
+    }});
+    let schema = Structural::parse(&schema).expect("it is structural");
+    let twice = |at: usize| [Value::string(at.to_string()), Value::string(at.to_string())];
+    let items: Vec<Value> = (0..2 * COUNT_MAX).flat_map(twice).collect();
+    for (name, count) in [
+        ("a", COUNT_MAX),
+        (name.as_str(), BYTES_MAX / STEP_BYTES_MAX),
+    ] {
+        let object: Map = [(name, Value::from(items.clone()))].into_iter().collect();
+        let errors = lists::validate(schema.root(), &Value::Object(object), &Path::NIL);
+        let bytes: usize = errors.iter().map(FieldError::bytes).sum();
+        assert!(
+            !errors.is_empty() && errors.len() <= count,
+            "{} complaints",
+            errors.len()
+        );
+        assert!(bytes < BYTES_MAX + PATH_BYTES_MAX, "{bytes} bytes");
+    }
+}
+
+/// An object may embed a hundred thousand others, each with an unknown member, below a long name.
+#[test]
+fn paths_of_unknown_members_are_bounded_in_number_and_bytes() {
+    let schema = json!({"type": "object", "additionalProperties": {"type": "array", "items": {
+        "type": "object", "properties": {"a": {"type": "string"}}, "x-kubernetes-embedded-resource": true,
+    }}});
+    let schema = Structural::parse(&schema).expect("it is structural");
+    let custom = Custom::new(&schema, &SCHEMAS, metadata());
+    let item = json!({"x": 1i64, "metadata": {"y": 1i64}});
+    let items = vec![item; 1000];
+    let name = "n".repeat(1 << 20);
+    let object: Map = [(name.as_str(), Value::from(items))].into_iter().collect();
+    for (report, count) in [(Report::Paths, 2 * PATHS_MAX), (Report::Nothing, 0)] {
+        let mut object = Value::Object(object.clone());
+        let decoded = custom.decode(&mut object, Reading::Request, report);
+        let problems = decoded.expect("it can be decoded");
+        assert_eq!(problems.len(), count);
+        let mut texts = problems.iter().map(ToString::to_string);
+        assert!(texts.all(|text| text.len() < 2 * STEP_BYTES_MAX));
+        let item = &object[name.as_str()][0];
+        assert!(item.get("x").is_none() && item["metadata"].get("y").is_none());
+    }
 }
 
 /// A default below the items of a list multiplies: 400 KB of empty items became gigabytes.
