@@ -7,6 +7,7 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::sync::Arc;
 
+use polyplane_apimachinery::complaints::{BoundedText, PATH_BYTES_MAX, STEP_BYTES_MAX};
 use polyplane_apimachinery::value::{Str, Value};
 
 use crate::scalar;
@@ -165,33 +166,56 @@ impl<'a> Borrowed<'a> {
         }
     }
 
-    /// Appends the element as error texts show it.
+    /// Appends the element as error texts show it, shortened if it is longer than 1 KiB: many texts may show it.
     pub(crate) fn show(&self, out: &mut String) {
+        let mut text = BoundedText::new(STEP_BYTES_MAX);
+        self.write(&mut text);
+        out.push_str(&text.into_string());
+    }
+
+    fn write(&self, out: &mut BoundedText) {
         match self {
             Self::Field(name) => {
-                out.push('.');
-                out.push_str(name);
+                out.push(".");
+                out.push(name);
             }
             Self::One(..) | Self::Many(_) | Self::Owned(_) => {
-                out.push('[');
+                out.push("[");
                 for (at, (name, value)) in self.parts().enumerate() {
-                    if at > 0 {
-                        out.push(',');
+                    if out.is_cut() {
+                        return;
                     }
-                    out.push_str(name);
-                    out.push('=');
+                    if at > 0 {
+                        out.push(",");
+                    }
+                    out.push(name);
+                    out.push("=");
                     scalar::show(value, out);
                 }
-                out.push(']');
+                out.push("]");
             }
             Self::Value(value) => {
-                out.push_str("[=");
+                out.push("[=");
                 scalar::show(value, out);
-                out.push(']');
+                out.push("]");
             }
-            Self::Index(at) => out.push_str(&format!("[{at}]")),
+            Self::Index(at) => out.push(&format!("[{at}]")),
         }
     }
+}
+
+/// Returns the path of these elements as texts show it. One that is longer than 8 KiB is shortened.
+pub(crate) fn shown<'e>(path: impl IntoIterator<Item = &'e PathElement>) -> String {
+    let (mut out, mut step) = (BoundedText::new(PATH_BYTES_MAX), String::new());
+    for element in path {
+        if out.is_cut() {
+            break;
+        }
+        step.clear();
+        element.borrow().show(&mut step);
+        out.push(&step);
+    }
+    out.into_string()
 }
 
 /// A chain of steps from the object.
@@ -200,7 +224,7 @@ pub struct Path(pub Vec<PathElement>);
 
 impl fmt::Display for Path {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|element| element.fmt(out))
+        out.write_str(&shown(&self.0))
     }
 }
 

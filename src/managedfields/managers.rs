@@ -2,10 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::ControlFlow;
 
+use polyplane_apimachinery::complaints::Room;
+use polyplane_apimachinery::quote::quote;
 use polyplane_apimachinery::value::Str;
 
-use crate::element::Path;
+use crate::element::{self, PathElement};
 use crate::set::FieldSet;
 
 /// The fields that a manager owns.
@@ -106,44 +109,133 @@ impl<M: Into<Str>> FromIterator<(M, VersionedSet)> for Managers {
     }
 }
 
-/// A field that another manager owns with another value.
+/// Fields that another manager owns with other values; never none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
     /// The other manager.
     pub manager: Str,
-    /// The field.
-    pub path: Path,
-}
-
-impl fmt::Display for Conflict {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let manager = polyplane_apimachinery::quote::quote(&self.manager);
-        write!(out, "conflict with {manager}: {}", self.path)
-    }
+    /// The fields. As a set they share what is long in their paths.
+    pub fields: FieldSet,
 }
 
 /// Conflicts in order of managers and fields; never none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflicts(pub Vec<Conflict>);
 
+impl Conflicts {
+    /// Returns the number of fields.
+    pub fn fields(&self) -> usize {
+        self.0.iter().map(|conflict| conflict.fields.len()).sum()
+    }
+
+    /// Returns each manager with the texts of the paths of the fields, as far as one answer has room for them.
+    /// `beside` are the bytes that stand beside each path.
+    pub(crate) fn shown(&self, beside: usize) -> Vec<(&str, Vec<String>)> {
+        let mut room = Room::default();
+        let mut groups = Vec::new();
+        for group in self.0.chunk_by(|a, b| a.manager == b.manager) {
+            let mut paths = Vec::new();
+            for conflict in group {
+                // The walk ends early only if there is no room, which the next one finds out, too.
+                let _ = conflict.fields.each_path(&mut |path: &[&PathElement]| {
+                    if room.is_full() {
+                        return ControlFlow::Break(());
+                    }
+                    let path = element::shown(path.iter().copied());
+                    room.take(path.len() + beside);
+                    paths.push(path);
+                    ControlFlow::Continue(())
+                });
+            }
+            if !paths.is_empty() {
+                groups.push((group[0].manager.as_str(), paths));
+            }
+        }
+        groups
+    }
+}
+
 impl std::error::Error for Conflicts {}
 
 impl fmt::Display for Conflicts {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let [only] = self.0.as_slice() {
-            return only.fmt(out);
+        let groups = self.shown(0);
+        if let ([(manager, paths)], 1) = (groups.as_slice(), self.fields()) {
+            return write!(out, "conflict with {}: {}", quote(manager), paths.concat());
         }
-        let mut is_first = true;
-        for group in self.0.chunk_by(|a, b| a.manager == b.manager) {
-            if !std::mem::take(&mut is_first) {
+        for (at, (manager, paths)) in groups.iter().enumerate() {
+            if at > 0 {
                 out.write_str("\n")?;
             }
-            let manager = polyplane_apimachinery::quote::quote(&group[0].manager);
-            write!(out, "conflicts with {manager}:")?;
-            group
+            write!(out, "conflicts with {}:", quote(manager))?;
+            paths
                 .iter()
-                .try_for_each(|conflict| write!(out, "\n- {}", conflict.path))?;
+                .try_for_each(|path| write!(out, "\n- {path}"))?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use polyplane_apimachinery::complaints::{BYTES_MAX, COUNT_MAX, STEP_BYTES_MAX};
+
+    use super::*;
+    use crate::set::Node;
+
+    /// Conflicts over so many members of one member.
+    fn conflicts(name: &str, fields: usize) -> Conflicts {
+        let node = |element, member, children| Node {
+            element,
+            member,
+            children,
+        };
+        let below = (0..fields).map(|at| {
+            let element = PathElement::field(format!("{at:09}"));
+            node(element, true, FieldSet::EMPTY)
+        });
+        let parent = node(
+            PathElement::field(name),
+            false,
+            FieldSet::of(below.collect()),
+        );
+        Conflicts(vec![Conflict {
+            manager: "other".into(),
+            fields: FieldSet::of(vec![parent]),
+        }])
+    }
+
+    /// A member name of 1 MB stood in the text of each conflict, and in its path before that.
+    #[test]
+    fn the_texts_of_conflicts_are_bounded_in_number_and_bytes() {
+        let name = "n".repeat(1 << 20);
+        for (name, count) in [
+            ("a", COUNT_MAX),
+            (name.as_str(), BYTES_MAX / STEP_BYTES_MAX),
+        ] {
+            let conflicts = conflicts(name, 2 * COUNT_MAX);
+            assert_eq!(conflicts.fields(), 2 * COUNT_MAX);
+            for text in [conflicts.to_string(), conflicts.message()] {
+                let lines = text.matches("\n- ").count();
+                assert!(lines > count / 2 && lines <= count, "{lines} lines");
+                assert!(text.len() < 2 * BYTES_MAX);
+            }
+            let message = conflicts.message();
+            assert!(message.starts_with("Apply failed with 20000 conflicts: "));
+            let texts = conflicts.texts();
+            let bytes: usize = texts
+                .iter()
+                .map(|text| text.message.len() + text.field.len())
+                .sum();
+            assert!(!texts.is_empty() && texts.len() <= count && bytes < 2 * BYTES_MAX);
+        }
+    }
+
+    #[test]
+    fn a_single_conflict_is_named_in_one_line() {
+        assert_eq!(
+            conflicts("a", 1).to_string(),
+            "conflict with \"other\": .a.000000000"
+        );
     }
 }

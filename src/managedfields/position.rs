@@ -4,6 +4,7 @@
 //! allowed form, decides how it is walked; otherwise the first of object, scalar and list that is
 //! allowed does.
 
+use polyplane_apimachinery::complaints::{BoundedText, STEP_BYTES_MAX, shortened};
 use polyplane_apimachinery::schema::ListType;
 use polyplane_apimachinery::shape::{Form, MapType, Shape, Values};
 use polyplane_apimachinery::value::Value;
@@ -306,14 +307,10 @@ impl<'s, S: Shape<'s>> Items<'s, S> {
             parts.extend(part(key)?.map(|value| (key.as_str(), value)));
         }
         if parts.is_empty() {
-            let names: Vec<String> = keys
-                .iter()
-                .map(|key| polyplane_apimachinery::quote::quote(key))
-                .collect();
             return Err(format!(
                 "associative list with keys has an element that omits all key fields [{}] (and \
                  doesn't have default values for any key fields)",
-                names.join(" ")
+                quoted(keys)
             ));
         }
         parts.sort_by_key(|(name, _)| *name);
@@ -321,7 +318,10 @@ impl<'s, S: Shape<'s>> Items<'s, S> {
     }
 
     fn key_default(&self, key: &str) -> Result<Option<&'s Value>, String> {
-        let fault = |detail| format!("couldn't find default value for {key}: {detail}");
+        let fault = |detail| {
+            let key = shortened(key, STEP_BYTES_MAX);
+            format!("couldn't find default value for {key}: {detail}")
+        };
         match self.item.0 {
             Place::Undeclared => Err(fault("invalid elementType for list")),
             Place::Text => Err(fault("associative list may not have non-map types")),
@@ -333,6 +333,21 @@ impl<'s, S: Shape<'s>> Items<'s, S> {
             },
         }
     }
+}
+
+/// Returns the names of keys, quoted. Each item of a list may lack them, so their text is bounded.
+fn quoted(keys: &[polyplane_apimachinery::value::Str]) -> String {
+    let mut names = BoundedText::new(STEP_BYTES_MAX);
+    for (at, key) in keys.iter().enumerate() {
+        if names.is_cut() {
+            break;
+        }
+        if at > 0 {
+            names.push(" ");
+        }
+        names.push(&polyplane_apimachinery::quote::quote(key));
+    }
+    names.into_string()
 }
 
 /// The scalars that a position allows. `null` is always allowed.

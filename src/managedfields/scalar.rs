@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 use std::fmt::Write;
 
+use polyplane_apimachinery::complaints::{BoundedText, STEP_BYTES_MAX};
 use polyplane_apimachinery::json::write_float_verb;
 use polyplane_apimachinery::quote::quote;
 use polyplane_apimachinery::value::Value;
@@ -79,29 +80,45 @@ fn rank(value: &Value) -> u8 {
     }
 }
 
-/// Appends a value as it is shown in paths: texts are quoted.
-pub(crate) fn show(value: &Value, out: &mut String) {
+/// Appends a value as it is shown in paths: texts are quoted. Ends where the text is cut.
+pub(crate) fn show(value: &Value, out: &mut BoundedText) {
+    if out.is_cut() {
+        return;
+    }
     match value {
-        Value::Null => out.push_str("null"),
-        Value::String(text) => out.push_str(&quote(text)),
+        Value::Null => out.push("null"),
+        // What follows so many bytes is cut anyway, and is not worth quoting.
+        Value::String(text) => out.push(&quote(
+            &text[..text.floor_char_boundary(2 * STEP_BYTES_MAX)],
+        )),
         Value::Array(items) => {
-            out.push('[');
+            out.push("[");
             for (at, item) in items.iter().enumerate() {
+                if out.is_cut() {
+                    return;
+                }
                 if at > 0 {
-                    out.push(',');
+                    out.push(",");
                 }
                 show(item, out);
             }
-            out.push(']');
+            out.push("]");
         }
         Value::Object(members) => {
             for (name, value) in members.iter() {
-                out.push_str(name);
-                out.push('=');
+                if out.is_cut() {
+                    return;
+                }
+                out.push(name);
+                out.push("=");
                 show(value, out);
             }
         }
-        Value::Bool(_) | Value::Int(_) | Value::Float(_) => print(value, out),
+        Value::Bool(_) | Value::Int(_) | Value::Float(_) => {
+            let mut text = String::new();
+            print(value, &mut text);
+            out.push(&text);
+        }
     }
 }
 

@@ -12,6 +12,7 @@ mod write;
 
 use std::cmp::Ordering;
 use std::fmt;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 pub(crate) use build::Builder;
@@ -277,6 +278,33 @@ impl FieldSet {
         let mut out = Vec::new();
         self.collect(&mut Vec::new(), &mut out);
         out
+    }
+
+    /// Calls `visit` with each path, in the order of [`FieldSet::paths`], until it returns `Break`. Unlike there, no
+    /// path is copied: many may have a long beginning in common.
+    pub(crate) fn each_path(
+        &self,
+        visit: &mut dyn FnMut(&[&PathElement]) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        self.visit_below(&mut Vec::new(), visit)
+    }
+
+    fn visit_below<'s>(
+        &'s self,
+        prefix: &mut Vec<&'s PathElement>,
+        visit: &mut dyn FnMut(&[&PathElement]) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        for node in self.nodes().iter().filter(|node| node.member) {
+            prefix.push(&node.element);
+            visit(prefix.as_slice())?;
+            prefix.pop();
+        }
+        for node in self.nodes() {
+            prefix.push(&node.element);
+            node.children.visit_below(prefix, visit)?;
+            prefix.pop();
+        }
+        ControlFlow::Continue(())
     }
 
     fn collect(&self, prefix: &mut Vec<PathElement>, out: &mut Vec<Path>) {

@@ -186,10 +186,10 @@ pub(crate) fn settle<'s, V: Versions<'s>>(
         let lost = owned.set.intersection(&changes.set);
         if !lost.is_empty() {
             owned.set = owned.set.difference(&lost);
-            conflicts.extend(lost.paths().into_iter().map(|path| Conflict {
+            conflicts.push(Conflict {
                 manager: manager.into(),
-                path,
-            }));
+                fields: lost,
+            });
         }
         if owned.set.intersects(&changes.removed) {
             owned.set = owned.set.difference(&changes.removed);

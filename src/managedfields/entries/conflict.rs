@@ -15,35 +15,37 @@ pub struct ConflictText {
 }
 
 impl Conflicts {
-    /// Returns the texts about each conflict. The managers must be identities of
+    /// Returns the texts about each conflict, as far as one answer has room for them. The managers must be identities of
     /// [`Entries`](super::Entries).
     pub fn texts(&self) -> Vec<ConflictText> {
-        let texts = self.0.iter().map(|conflict| ConflictText {
-            message: format!("conflict with {}", shown(&conflict.manager)),
-            field: conflict.path.to_string(),
+        let longest = self.0.iter().map(|conflict| conflict.manager.len()).max();
+        let groups = self.shown(longest.unwrap_or_default());
+        let texts = groups.into_iter().flat_map(|(manager, paths)| {
+            let message = format!("conflict with {}", shown(manager));
+            paths.into_iter().map(move |field| ConflictText {
+                message: message.clone(),
+                field,
+            })
         });
         texts.collect()
     }
 
     /// Returns the text about all of them.
     pub fn message(&self) -> String {
-        if let [only] = self.0.as_slice() {
-            let manager = shown(&only.manager);
+        let (groups, fields) = (self.shown(0), self.fields());
+        if let ([(manager, paths)], 1) = (groups.as_slice(), fields) {
+            let manager = shown(manager);
             return format!(
                 "Apply failed with 1 conflict: conflict with {manager}: {}",
-                only.path
+                paths.concat()
             );
         }
         let mut lines = Vec::new();
-        for group in self.0.chunk_by(|a, b| a.manager == b.manager) {
-            lines.push(format!("conflicts with {}:", shown(&group[0].manager)));
-            lines.extend(group.iter().map(|conflict| format!("- {}", conflict.path)));
+        for (manager, paths) in groups {
+            lines.push(format!("conflicts with {}:", shown(manager)));
+            lines.extend(paths.iter().map(|path| format!("- {path}")));
         }
-        format!(
-            "Apply failed with {} conflicts: {}",
-            self.0.len(),
-            lines.join("\n")
-        )
+        format!("Apply failed with {fields} conflicts: {}", lines.join("\n"))
     }
 }
 

@@ -6,7 +6,7 @@ use polyplane_apimachinery::value::Value;
 
 use super::Apply;
 use crate::conversion::Versions;
-use crate::managers::Conflicts;
+use crate::managers::{Conflict, Conflicts};
 use crate::set::FieldSet;
 use crate::walk::compare::compare;
 use crate::walk::field_set::field_set;
@@ -29,9 +29,13 @@ pub(super) fn left<'s, V: Versions<'s>>(
     let Some(explained) = explained(request) else {
         return Some(conflicts);
     };
-    let Conflicts(mut conflicts) = conflicts;
-    conflicts.retain(|conflict| !explained.has(&conflict.path.0));
-    (!conflicts.is_empty()).then_some(Conflicts(conflicts))
+    let left = conflicts.0.into_iter().filter_map(|conflict| {
+        let fields = conflict.fields.difference(&explained);
+        let manager = conflict.manager;
+        (!fields.is_empty()).then_some(Conflict { manager, fields })
+    });
+    let left: Vec<Conflict> = left.collect();
+    (!left.is_empty()).then_some(Conflicts(left))
 }
 
 /// Returns the fields that the live object still has as client-side apply has set them.

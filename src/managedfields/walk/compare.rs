@@ -198,7 +198,7 @@ impl Walk {
                 };
                 let (left, right) = (fits(old, "lhs: "), fits(new, "rhs: "));
                 if !left && !right {
-                    self.faults.0.append(&mut faults.0);
+                    self.faults.append(faults);
                     return container(old, new);
                 }
                 leaf(old, new)
@@ -259,7 +259,7 @@ impl Walk {
         let after = Sorted::of(items, new, |at, error| {
             faults.push(format!("element {at}: {error}"));
         });
-        self.faults.0.append(&mut faults.0);
+        self.faults.append(faults);
         let (mut left, mut right) = (before.groups().peekable(), after.groups().peekable());
         loop {
             let order = match (left.peek(), right.peek()) {

@@ -58,7 +58,7 @@ fn visit<'s, S: Shape<'s>>(
             };
             let (left, right) = (fits(live, "lhs: "), fits(applied, "rhs: "));
             if !left && !right {
-                faults.0.append(&mut both.0);
+                faults.append(both);
                 return None;
             }
             leaf()

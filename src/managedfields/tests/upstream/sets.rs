@@ -113,7 +113,7 @@ fn store(line: &Value) -> Result<(), String> {
         "conflicts_text" => {
             let list = line.items_at(&["in"]).iter().map(|pair| Conflict {
                 manager: pair[0].as_str().expect("a manager").into(),
-                path: path(&pair[1]),
+                fields: [path(&pair[1]).0.as_slice()].into_iter().collect(),
             });
             let mut list: Vec<Conflict> = list.collect();
             list.sort_by(|a, b| a.manager.cmp(&b.manager));
