@@ -111,18 +111,27 @@ fn read(name: &str, tree: &Value, depth: usize) -> Result<(FieldSet, bool), Read
 /// Sorts nodes and joins those that are spelled differently but are equal, such as the numbers 1
 /// and 1.0.
 fn in_order(mut nodes: Vec<Node>) -> Vec<Node> {
-    if !nodes.is_sorted_by(|a, b| a.element < b.element) {
-        nodes.sort_by(|a, b| a.element.cmp(&b.element));
-        nodes.dedup_by(|later, earlier| {
-            let same = later.element == earlier.element;
-            if same {
-                earlier.member |= later.member;
-                earlier.children = earlier.children.union(&later.children);
-            }
-            same
-        });
+    if nodes.is_sorted_by(|a, b| a.element < b.element) {
+        return nodes;
     }
-    nodes
+    nodes.sort_by(|a, b| a.element.cmp(&b.element));
+    let mut joined = Vec::with_capacity(nodes.len());
+    let mut nodes = nodes.into_iter().peekable();
+    while let Some(mut node) = nodes.next() {
+        // Joined at once: a client may spell one number in a hundred thousand ways, and one after the other would
+        // copy what the first ones contain each time. The first spelling is kept.
+        let mut below = vec![node.children.clone()];
+        while let Some(equal) = nodes.next_if(|next| next.element == node.element) {
+            node.member |= equal.member;
+            below.push(equal.children);
+        }
+        if below.len() > 1 {
+            below.reverse();
+            node.children = FieldSet::union_of(below);
+        }
+        joined.push(node);
+    }
+    joined
 }
 
 impl PathElement {
@@ -174,5 +183,24 @@ fn make_floats(value: &mut Value) {
         Value::Array(items) => items.iter_mut().for_each(make_floats),
         Value::Object(members) => members.iter_mut().for_each(|(_, value)| make_floats(value)),
         Value::Null | Value::Bool(_) | Value::Float(_) | Value::String(_) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_element_in_many_spellings_has_what_each_of_them_contains() {
+        let spellings = (0..1000).map(|at| {
+            let zeros = "0".repeat(at);
+            format!(r#""v:1.0{zeros}":{{"f:a{at}":{{}},"v:2.0{zeros}":{{}}}}"#)
+        });
+        let spellings: Vec<String> = spellings.collect();
+        let text = format!(r#"{{"v:3":{{}},{}}}"#, spellings.join(","));
+        let set = FieldSet::from_json(text.as_bytes()).expect("it is a set");
+        // The 1000 fields and the value 2 below 1, and 3.
+        assert_eq!(set.len(), 1002);
+        assert_eq!(set.nodes().len(), 2);
     }
 }
