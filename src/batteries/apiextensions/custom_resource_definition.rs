@@ -14,10 +14,11 @@ pub mod warnings;
 use crate::networking::ingress::keep_spec;
 use crate::shared::network::webhook_client::is_absolute_url;
 use crate::shared::table_cells::{created_cell, name_cell};
-use crate::shared::validation::complaints::{Errors, IMMUTABLE, named};
+use crate::shared::validation::complaints::{IMMUTABLE, named};
 use crate::shared::validation::members::{present, texts};
 use crate::shared::validation::object_names::own_name_rule;
 use polyplane_apiextensions::defaults;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::names::NameRule;
 use polyplane_apimachinery::{Value, json};
@@ -100,13 +101,14 @@ impl Strategy for CustomResourceDefinition {
             spec.str_at(&["group"])
         );
         let detail = "must be spec.names.plural+\".\"+spec.group";
-        let mut errors = own_name_rule(object, |name, _| match name == wanted {
+        let mut errors = Complaints::default();
+        errors.extend(own_name_rule(object, |name, _| match name == wanted {
             true => Vec::new(),
             false => vec![detail.to_owned()],
-        });
+        }));
         spec::validate(context.schemas, &mut errors, spec, &Ratchet::default());
         validate_rest(&mut errors, object, None);
-        errors
+        errors.into_vec()
     }
 
     fn validate_update(
@@ -115,7 +117,8 @@ impl Strategy for CustomResourceDefinition {
         object: &Value,
         old: &Value,
     ) -> Vec<FieldError> {
-        let mut errors = metadata::validate_update(object, old);
+        let mut errors = Complaints::default();
+        errors.extend(metadata::validate_update(object, old));
         let (spec, before) = (&object["spec"], &old["spec"]);
         let ratchet = Ratchet::of_update(object, old);
         // One that is being deleted has to lose its finalizers, whatever is said of its rules by now.
@@ -138,7 +141,7 @@ impl Strategy for CustomResourceDefinition {
         fixed(&["group"], &path.child("group"), plain);
         fixed(&["names", "plural"], &names.child("plural"), plain);
         validate_rest(&mut errors, object, Some(old));
-        errors
+        errors.into_vec()
     }
 
     fn validate_subresource(
@@ -147,9 +150,10 @@ impl Strategy for CustomResourceDefinition {
         object: &Value,
         old: &Value,
     ) -> Vec<FieldError> {
-        let mut errors = metadata::validate_update(object, old);
+        let mut errors = Complaints::default();
+        errors.extend(metadata::validate_update(object, old));
         validate_accepted(&mut errors, object);
-        errors
+        errors.into_vec()
     }
 
     fn warnings(&self, context: &Context<'_>, object: &Value, old: Option<&Value>) -> Vec<String> {
@@ -244,7 +248,7 @@ fn store_version(object: &mut Value) {
     }
 }
 
-fn validate_accepted(errors: &mut Errors, object: &Value) {
+fn validate_accepted(errors: &mut Complaints, object: &Value) {
     let status = Path::new("status");
     version::validate_names(
         errors,
@@ -253,7 +257,7 @@ fn validate_accepted(errors: &mut Errors, object: &Value) {
     );
 }
 
-fn validate_rest(errors: &mut Errors, object: &Value, old: Option<&Value>) {
+fn validate_rest(errors: &mut Complaints, object: &Value, old: Option<&Value>) {
     validate_accepted(errors, object);
     validate_stored(errors, object);
     validate_approval(errors, object, old);
@@ -269,7 +273,7 @@ fn validate_rest(errors: &mut Errors, object: &Value, old: Option<&Value>) {
     }
 }
 
-fn validate_stored(errors: &mut Errors, object: &Value) {
+fn validate_stored(errors: &mut Complaints, object: &Value) {
     let status = Path::new("status");
     let list = status.child("storedVersions");
     let stored = &object["status"]["storedVersions"];
@@ -286,18 +290,18 @@ fn validate_stored(errors: &mut Errors, object: &Value) {
     }
     // A name counts once: a second version with the same name is not added.
     let mut unseen: BTreeSet<&str> = known.iter().copied().collect();
+    let mut names = BTreeSet::new();
     for version in versions {
         let name = version.str_at(&["name"]);
-        if !unseen.remove(name) && version.bool_at(&["storage"]) {
+        names.insert(name);
+        // Each of them shows all stored versions.
+        if !unseen.remove(name) && version.bool_at(&["storage"]) && !errors.is_full() {
             let detail = format!("must have the storage version {name}");
             errors.push(FieldError::invalid(&list, bad(), detail));
         }
     }
     for (at, name) in known.into_iter().enumerate() {
-        if !versions
-            .iter()
-            .any(|version| version.str_at(&["name"]) == name)
-        {
+        if !names.contains(name) {
             let detail = format!(
                 "missing from spec.versions; {name} was previously a storage version, and must remain in spec.versions until a storage migration ensures no data remains persisted in {name} and removes {name} from status.storedVersions"
             );
@@ -332,7 +336,7 @@ fn approval(object: &Value) -> Approval {
     }
 }
 
-fn validate_approval(errors: &mut Errors, object: &Value, old: Option<&Value>) {
+fn validate_approval(errors: &mut Complaints, object: &Value, old: Option<&Value>) {
     let state = approval(object);
     if !is_protected(object.str_at(&["spec", "group"]))
         || old.is_some_and(|old| approval(old) == state)

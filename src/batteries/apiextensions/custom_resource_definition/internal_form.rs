@@ -2,6 +2,7 @@
 //! value that they are about in this form, with every field, also those that are not set.
 
 use polyplane_apiextensions::rules::definition::shown_rule;
+use polyplane_apimachinery::complaints::BoundedText;
 use polyplane_apimachinery::{Map, Value, json};
 
 /// How a field is written.
@@ -137,72 +138,143 @@ const COLUMN: [Field; 6] = [
 
 const SELECTABLE: [Field; 1] = [("jsonPath", "JSONPath", Form::Text)];
 
+/// Bytes of a shown value at most. Upstream shows all of it, but every schema has 44 fields there: without a bound, a
+/// body of some megabytes became gigabytes. Known definitions' parts have at most some kilobytes.
+const SHOWN_BYTES_MAX: usize = 16 << 10;
+
 /// Returns a schema in the form of upstream's internal type.
 pub fn schema(schema: &Value) -> String {
-    object(schema, &SCHEMA)
+    shown(|out| object(out, schema, &SCHEMA))
 }
 
 /// Returns the items of a schema: one schema, or a list of them.
 pub fn items(items: &Value) -> String {
-    written(items, Form::SchemaOrSchemas)
+    shown(|out| written(out, items, Form::SchemaOrSchemas))
 }
 
-/// Returns a version of a definition.
-pub fn version(version: &Value) -> String {
-    object(version, &VERSION)
+/// Returns the versions of a definition.
+pub fn versions(versions: impl Iterator<Item = Value>) -> String {
+    shown(|out| {
+        out.push("[");
+        for (at, version) in versions.enumerate() {
+            if at > 0 {
+                out.push(",");
+            }
+            if out.is_cut() {
+                return;
+            }
+            object(out, &version, &VERSION);
+        }
+        out.push("]");
+    })
 }
 
-fn object(value: &Value, fields: &[Field]) -> String {
-    let members: Vec<String> = fields
-        .iter()
-        .map(|(name, go_name, form)| format!("{go_name:?}:{}", written(&value[*name], *form)))
-        .collect();
-    format!("{{{}}}", members.join(","))
+fn shown(write: impl FnOnce(&mut BoundedText)) -> String {
+    let mut out = BoundedText::new(SHOWN_BYTES_MAX);
+    write(&mut out);
+    out.into_string()
 }
 
-fn list(items: &[Value], write: impl Fn(&Value) -> String) -> String {
-    let items: Vec<String> = items.iter().map(write).collect();
-    format!("[{}]", items.join(","))
+fn object(out: &mut BoundedText, value: &Value, fields: &[Field]) {
+    out.push("{");
+    for (at, (name, go_name, form)) in fields.iter().enumerate() {
+        if at > 0 {
+            out.push(",");
+        }
+        if out.is_cut() {
+            return;
+        }
+        out.push(&format!("{go_name:?}:"));
+        written(out, &value[*name], *form);
+    }
+    out.push("}");
 }
 
-fn map(members: &Map, write: impl Fn(&Value) -> String) -> String {
-    let members: Vec<String> = members
-        .iter()
-        .map(|(name, value)| format!("{}:{}", json::to_string(&name.into()), write(value)))
-        .collect();
-    format!("{{{}}}", members.join(","))
+fn list(out: &mut BoundedText, items: &[Value], write: impl Fn(&mut BoundedText, &Value)) {
+    out.push("[");
+    for (at, item) in items.iter().enumerate() {
+        if at > 0 {
+            out.push(",");
+        }
+        if out.is_cut() {
+            return;
+        }
+        write(out, item);
+    }
+    out.push("]");
 }
 
-fn written(value: &Value, form: Form) -> String {
+fn map(out: &mut BoundedText, members: &Map, write: impl Fn(&mut BoundedText, &Value)) {
+    out.push("{");
+    for (at, (name, value)) in members.iter().enumerate() {
+        if at > 0 {
+            out.push(",");
+        }
+        if out.is_cut() {
+            return;
+        }
+        out.push(&json::to_string(&name.into()));
+        out.push(":");
+        write(out, value);
+    }
+    out.push("}");
+}
+
+fn nested(out: &mut BoundedText, schema: &Value) {
+    object(out, schema, &SCHEMA);
+}
+
+fn written(out: &mut BoundedText, value: &Value, form: Form) {
+    if out.is_cut() {
+        return;
+    }
     match (form, value) {
-        (Form::Text, Value::Null) => "\"\"".to_owned(),
-        (Form::Flag, Value::Null) => "false".to_owned(),
-        (Form::Count, Value::Null) => "0".to_owned(),
-        (_, Value::Null) => "null".to_owned(),
-        (Form::Object(fields), value) => object(value, fields),
-        (Form::Objects(fields), Value::Array(items)) => list(items, |item| object(item, fields)),
-        (Form::Schema, value) => schema(value),
-        (Form::Schemas, Value::Array(items)) => list(items, schema),
-        (Form::SchemaMap, Value::Object(members)) => map(members, schema),
+        (Form::Text, Value::Null) => out.push("\"\""),
+        (Form::Flag, Value::Null) => out.push("false"),
+        (Form::Count, Value::Null) => out.push("0"),
+        (_, Value::Null) => out.push("null"),
+        (Form::Object(fields), value) => object(out, value, fields),
+        (Form::Objects(fields), Value::Array(items)) => {
+            list(out, items, |out, item| object(out, item, fields));
+        }
+        (Form::Schema, value) => nested(out, value),
+        (Form::Schemas, Value::Array(items)) => list(out, items, nested),
+        (Form::SchemaMap, Value::Object(members)) => map(out, members, nested),
         (Form::SchemaOrSchemas, Value::Array(_)) => {
-            let schemas = written(value, Form::Schemas);
-            format!("{{\"Schema\":null,\"JSONSchemas\":{schemas}}}")
+            out.push("{\"Schema\":null,\"JSONSchemas\":");
+            written(out, value, Form::Schemas);
+            out.push("}");
         }
         (Form::SchemaOrSchemas, value) => {
-            format!("{{\"Schema\":{},\"JSONSchemas\":null}}", schema(value))
+            out.push("{\"Schema\":");
+            nested(out, value);
+            out.push(",\"JSONSchemas\":null}");
         }
         (Form::SchemaOrFlag, Value::Bool(allows)) => {
-            format!("{{\"Allows\":{allows},\"Schema\":null}}")
+            out.push(&format!("{{\"Allows\":{allows},\"Schema\":null}}"));
         }
-        (Form::SchemaOrFlag, value) => format!("{{\"Allows\":true,\"Schema\":{}}}", schema(value)),
-        (Form::SchemasOrTexts, Value::Object(members)) => map(members, |part| match part {
-            Value::Array(_) => {
-                format!("{{\"Schema\":null,\"Property\":{}}}", json::to_string(part))
-            }
-            part => format!("{{\"Schema\":{},\"Property\":null}}", schema(part)),
-        }),
-        (Form::Rules, Value::Array(rules)) => list(rules, shown_rule),
-        (_, value) => json::to_string(value),
+        (Form::SchemaOrFlag, value) => {
+            out.push("{\"Allows\":true,\"Schema\":");
+            nested(out, value);
+            out.push("}");
+        }
+        (Form::SchemasOrTexts, Value::Object(members)) => map(out, members, schema_or_texts),
+        (Form::Rules, Value::Array(rules)) => {
+            list(out, rules, |out, rule| out.push(&shown_rule(rule)));
+        }
+        (_, value) => out.push(&json::to_string(value)),
+    }
+}
+
+fn schema_or_texts(out: &mut BoundedText, part: &Value) {
+    if let Value::Array(_) = part {
+        out.push("{\"Schema\":null,\"Property\":");
+        out.push(&json::to_string(part));
+        out.push("}");
+    } else {
+        out.push("{\"Schema\":");
+        nested(out, part);
+        out.push(",\"Property\":null}");
     }
 }
 
@@ -212,7 +284,7 @@ mod tests {
 
     #[test]
     fn every_field_is_shown() {
-        let shown = version(&json!({
+        let shown = versions(std::iter::once(json!({
             "name": "v1",
             "schema": {"openAPIV3Schema": {
                 "additionalProperties": true,
@@ -220,7 +292,7 @@ mod tests {
                 "properties": {"<": {"x-kubernetes-validations": [{"rule": "true"}]}}
             }},
             "subresources": {"status": {}}
-        }));
+        })));
         for part in [
             r#"{"Name":"v1","Served":false,"Storage":false,"#,
             r#""AdditionalProperties":{"Allows":true,"Schema":null}"#,
@@ -230,6 +302,24 @@ mod tests {
             r#""Subresources":{"Status":{},"Scale":null},"AdditionalPrinterColumns":null"#,
         ] {
             assert!(shown.contains(part), "{part} in {shown}");
+        }
+    }
+
+    #[test]
+    fn a_shown_value_is_bounded() {
+        let parts = vec![json!({}); 100_000];
+        let wide = json!({"allOf": (parts.clone())});
+        let mut deep = json!({"title": ("t".repeat(1 << 20))});
+        for _ in 0..100 {
+            deep = json!({"not": (deep)});
+        }
+        for text in [
+            schema(&wide),
+            schema(&deep),
+            items(&Value::from(parts.clone())),
+            versions(parts.into_iter()),
+        ] {
+            assert_eq!(text.len(), SHOWN_BYTES_MAX + "…".len());
         }
     }
 }

@@ -9,12 +9,17 @@ use crate::shared::validation::complaints::Errors;
 use crate::shared::validation::members::{present, texts};
 pub use polyplane_apiextensions::rules::definition::Charge;
 use polyplane_apiextensions::{defaults, rules};
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::schema::Schemas;
 use polyplane_apimachinery::{Value, json};
 use polyplane_cel::WorkBudget;
-use std::collections::BTreeSet;
+use std::cell::LazyCell;
+use std::collections::{BTreeSet, HashSet};
 
+/// Most keys of a list. For each item of a list each key is looked up, and upstream has no limit: with ten thousand
+/// keys and a million items that took hours. Known definitions have up to four.
+const LIST_KEYS_MAX: usize = 16;
 const META: [&str; 3] = ["metadata", "kind", "apiVersion"];
 const LIST_TYPES: [&str; 3] = ["atomic", "set", "map"];
 const MAP_TYPES: [&str; 2] = ["atomic", "granular"];
@@ -52,7 +57,7 @@ pub fn validate(schema: &Value, checks: Checks<'_>, path: &Path<'_>) -> Errors {
         }
     }
     let is_structural = checks.structure && unsupported.is_none() && errors.is_empty();
-    let mut found = Errors::new();
+    let mut found = Complaints::default();
     Walker {
         defaults: Ok(()),
         in_meta: false,
@@ -61,7 +66,8 @@ pub fn validate(schema: &Value, checks: Checks<'_>, path: &Path<'_>) -> Errors {
     .validate(&mut found, schema, Level::Root, path);
     // Rules of a schema that is not sound would be blamed for what is wrong with it.
     if is_structural {
-        let unsound: Vec<String> = found.iter().map(|error| error.field.clone()).collect();
+        let unsound = found.as_slice().iter();
+        let unsound: Vec<String> = unsound.map(|error| error.field.clone()).collect();
         found.extend(rules::definition::validate(
             schema,
             path,
@@ -70,7 +76,7 @@ pub fn validate(schema: &Value, checks: Checks<'_>, path: &Path<'_>) -> Errors {
             checks.budget,
         ));
     }
-    errors.extend(found);
+    errors.extend(found.into_vec());
     if let (Some(name), true) = (unsupported, errors.is_empty()) {
         let detail = format!("OpenAPIV3Schema '{name}' is not supported");
         errors.push(FieldError::invalid(path, "", detail));
@@ -88,8 +94,8 @@ struct Walker<'s> {
 }
 
 impl Walker<'_> {
-    fn validate(self, errors: &mut Errors, schema: &Value, level: Level, path: &Path<'_>) {
-        if schema.as_object().is_none() {
+    fn validate(self, errors: &mut Complaints, schema: &Value, level: Level, path: &Path<'_>) {
+        if schema.as_object().is_none() || errors.is_full() {
             return;
         }
         self.validate_members(errors, schema, path);
@@ -147,7 +153,7 @@ impl Walker<'_> {
         validate_rules(errors, schema, path);
     }
 
-    fn validate_members(self, errors: &mut Errors, schema: &Value, path: &Path<'_>) {
+    fn validate_members(self, errors: &mut Complaints, schema: &Value, path: &Path<'_>) {
         let kind = kind(schema);
         let knows_types = self.ratchet.demands(Rule::Types);
         if knows_types && !kind.is_empty() && !TYPES.contains(&kind) {
@@ -200,7 +206,7 @@ impl Walker<'_> {
 }
 
 /// Checks the keywords that only Kubernetes defines.
-fn extensions(errors: &mut Errors, schema: &Value, ratchet: &Ratchet, path: &Path<'_>) {
+fn extensions(errors: &mut Complaints, schema: &Value, ratchet: &Ratchet, path: &Path<'_>) {
     let (kind, place) = (kind(schema), path.child("type"));
     if schema["x-kubernetes-preserve-unknown-fields"] == Value::Bool(false) {
         let place = path.child("x-kubernetes-preserve-unknown-fields");
@@ -263,7 +269,7 @@ fn extensions(errors: &mut Errors, schema: &Value, ratchet: &Ratchet, path: &Pat
 
 /// Returns true for a set whose items are lists or maps that are not atomic.
 pub fn has_inner_lists(schema: &Value) -> bool {
-    let mut errors = Errors::new();
+    let mut errors = Complaints::default();
     if schema.str_at(&["x-kubernetes-list-type"]) == "set" {
         atomic_items(&mut errors, &schema["items"], &Path::NIL);
     }
@@ -272,13 +278,13 @@ pub fn has_inner_lists(schema: &Value) -> bool {
 
 /// Returns true for a set or map whose items or keys may be null or absent.
 pub fn has_bad_keys(schema: &Value) -> bool {
-    let mut errors = Errors::new();
+    let mut errors = Complaints::default();
     let list = schema.str_at(&["x-kubernetes-list-type"]);
     validate_key_properties(&mut errors, schema, list, &Path::NIL);
     !errors.is_empty()
 }
 
-fn atomic_items(errors: &mut Errors, items: &Value, path: &Path<'_>) {
+fn atomic_items(errors: &mut Complaints, items: &Value, path: &Path<'_>) {
     let (name, bad) = match kind(items) {
         "array" => {
             let name = "x-kubernetes-list-type";
@@ -301,7 +307,7 @@ fn atomic_items(errors: &mut Errors, items: &Value, path: &Path<'_>) {
     }
 }
 
-fn validate_keys(errors: &mut Errors, schema: &Value, path: &Path<'_>) {
+fn validate_keys(errors: &mut Complaints, schema: &Value, path: &Path<'_>) {
     let place = path.child("x-kubernetes-list-map-keys");
     let keys = texts(&schema["x-kubernetes-list-map-keys"]);
     if keys.is_empty() {
@@ -309,6 +315,10 @@ fn validate_keys(errors: &mut Errors, schema: &Value, path: &Path<'_>) {
             &place,
             "must not be empty if x-kubernetes-list-type is map",
         ));
+    }
+    if keys.len() > LIST_KEYS_MAX {
+        errors.push(FieldError::too_many(&place, keys.len(), LIST_KEYS_MAX));
+        return;
     }
     let (items, items_place) = (&schema["items"], path.child("items"));
     match items {
@@ -363,7 +373,7 @@ fn validate_keys(errors: &mut Errors, schema: &Value, path: &Path<'_>) {
     }
 }
 
-fn validate_key_properties(errors: &mut Errors, schema: &Value, list: &str, path: &Path<'_>) {
+fn validate_key_properties(errors: &mut Complaints, schema: &Value, list: &str, path: &Path<'_>) {
     let (items, place) = (&schema["items"], path.child("items"));
     if !matches!(list, "set" | "map") || items.as_object().is_none() {
         return;
@@ -375,7 +385,7 @@ fn validate_key_properties(errors: &mut Errors, schema: &Value, list: &str, path
     if list == "set" {
         return;
     }
-    let required = texts(&items["required"]);
+    let required: HashSet<&str> = texts(&items["required"]).into_iter().collect();
     for key in texts(&schema["x-kubernetes-list-map-keys"]) {
         let property = &items["properties"][key];
         if !present(property) {
@@ -383,7 +393,7 @@ fn validate_key_properties(errors: &mut Errors, schema: &Value, list: &str, path
         }
         let properties = place.child("properties");
         let place = properties.key(key);
-        if !required.contains(&key) && !present(&property["default"]) {
+        if !required.contains(key) && !present(&property["default"]) {
             let detail = "this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property";
             errors.push(FieldError::required(&place.child("default"), detail));
         }
@@ -395,11 +405,16 @@ fn validate_key_properties(errors: &mut Errors, schema: &Value, list: &str, path
 }
 
 /// Checks validation rules, except for their expressions.
-fn validate_rules(errors: &mut Errors, schema: &Value, path: &Path<'_>) {
+fn validate_rules(errors: &mut Complaints, schema: &Value, path: &Path<'_>) {
     let given_rules = schema.items_at(&["x-kubernetes-validations"]);
     let list = path.child("x-kubernetes-validations");
     let breaks = |text: &str| text.contains(['\n', '\r']);
+    // The schema is walked once, not for each rule.
+    let is_readable = LazyCell::new(|| unsupported(schema).is_none());
     for (at, rule) in given_rules.iter().enumerate() {
+        if errors.is_full() {
+            return;
+        }
         let place = list.index(at);
         let text = |field: &str| rule.str_at(&[field]);
         let blank = |field: &str| !text(field).is_empty() && text(field).trim().is_empty();
@@ -443,26 +458,29 @@ fn validate_rules(errors: &mut Errors, schema: &Value, path: &Path<'_>) {
                 &REASONS,
             ));
         }
-        let field = place.child("fieldPath");
-        if blank("fieldPath") {
-            errors.push(FieldError::invalid(
-                &field,
-                text("fieldPath"),
-                "must be non-empty if specified",
-            ));
-        }
-        if breaks(text("fieldPath")) {
-            errors.push(FieldError::invalid(
-                &field,
-                text("fieldPath"),
-                "must not contain line breaks",
-            ));
-        }
-        let given = text("fieldPath");
-        // Upstream does not look for the field in a schema that it cannot read.
-        let is_readable = || unsupported(schema).is_none();
-        if !given.is_empty() && rules::normalized(given, schema).is_none() && is_readable() {
-            errors.push(FieldError::invalid(&field, given, "must be a valid path"));
-        }
+        let blames = (text("fieldPath"), schema);
+        let place = place.child("fieldPath");
+        validate_field_path(errors, blames, &|| *is_readable, &place);
+    }
+}
+
+/// Checks the field of a schema that a rule blames. `is_readable` returns whether upstream can read the schema; it
+/// looks for no field in another one.
+fn validate_field_path(
+    errors: &mut Complaints,
+    (given, schema): (&str, &Value),
+    is_readable: &dyn Fn() -> bool,
+    path: &Path<'_>,
+) {
+    if !given.is_empty() && given.trim().is_empty() {
+        let detail = "must be non-empty if specified";
+        errors.push(FieldError::invalid(path, given, detail));
+    }
+    if given.contains(['\n', '\r']) {
+        let detail = "must not contain line breaks";
+        errors.push(FieldError::invalid(path, given, detail));
+    }
+    if !given.is_empty() && rules::normalized(given, schema).is_none() && is_readable() {
+        errors.push(FieldError::invalid(path, given, "must be a valid path"));
     }
 }

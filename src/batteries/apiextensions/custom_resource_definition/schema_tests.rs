@@ -1,12 +1,15 @@
 //! Upstream's answers about schemas of custom kinds, recorded from its own tests: see
 //! `testdata/README.md` of the crate `apiextensions`.
 
+use super::ratchet::Ratchet;
+use super::schema::{self, Charge, Checks};
 use super::structural_schema;
 use crate::kind_tables::schemas;
 use flate2::read::GzDecoder;
+use polyplane_apimachinery::complaints::{BYTES_MAX, COUNT_MAX, PATH_BYTES_MAX};
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::json::{Limits, parse};
-use polyplane_apimachinery::{Value, json};
+use polyplane_apimachinery::{Map, Value, json};
 use polyplane_cel::WorkBudget;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
@@ -80,6 +83,63 @@ fn structure_and_defaults_of_schemas_are_judged_as_upstream_judges_them() {
     let agree = total - left_out - different.len();
     println!("schemas: {agree} of {total} agree, {left_out} left out");
     assert!(different.is_empty(), "{different:#?}");
+}
+
+/// A property with a name of 1 MB that stands in each of a hundred thousand complaints.
+#[test]
+fn complaints_about_a_schema_are_bounded_in_number_and_bytes() {
+    let checks = Checks {
+        schemas: &schemas(),
+        ratchet: &Ratchet::default(),
+        structure: true,
+        charge: Charge::Schema,
+        budget: &WorkBudget::for_definition(),
+    };
+    let part = json!({"title": "t", "default": 1i64, "nullable": true, "uniqueItems": true});
+    let parts = json!({"type": "string", "allOf": (vec![part; 2 * COUNT_MAX])});
+    let name = "n".repeat(1 << 20);
+    let properties: Map = [(name.as_str(), parts)].into_iter().collect();
+    let tree = json!({"type": "object", "properties": (properties)});
+    let bytes_of = |errors: &[FieldError]| errors.iter().map(FieldError::bytes).sum::<usize>();
+    let structural = structural_schema::validate(&tree, &Path::NIL);
+    assert!(!structural.is_empty() && bytes_of(&structural) <= BYTES_MAX + PATH_BYTES_MAX);
+    let all = schema::validate(&tree, checks, &Path::NIL);
+    assert!(bytes_of(&all) <= 2 * (BYTES_MAX + PATH_BYTES_MAX));
+    assert!(all.len() > structural.len() && all.len() <= 2 * COUNT_MAX);
+}
+
+/// For each of the keys all of them were shown, and each item of a list was asked for each of them.
+#[test]
+fn a_list_has_few_keys() {
+    let checked = |count: usize| {
+        let names: Vec<String> = (0..count).map(|at| format!("k{at}")).collect();
+        let properties = names
+            .iter()
+            .map(|name| (name.as_str(), json!({"type": "string"})));
+        let names: Vec<Value> = names.iter().map(|name| name.as_str().into()).collect();
+        let tree = json!({"type": "object", "properties": {"list": {
+            "type": "array",
+            "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": (names.clone()),
+            "items": {
+                "type": "object",
+                "properties": (properties.collect::<Map>()),
+                "required": (names),
+            },
+        }}});
+        let checks = Checks {
+            schemas: &schemas(),
+            ratchet: &Ratchet::default(),
+            structure: true,
+            charge: Charge::Schema,
+            budget: &WorkBudget::for_definition(),
+        };
+        ours(&schema::validate(&tree, checks, &Path::NIL))
+    };
+    assert!(checked(16).is_empty());
+    let wanted =
+        "properties[list].x-kubernetes-list-map-keys: Too many: 17: must have at most 16 items";
+    assert_eq!(checked(17), [wanted]);
 }
 
 /// Upstream checks defaults by a form of the schema in which such values have no type.

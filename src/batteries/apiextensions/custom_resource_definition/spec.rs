@@ -14,6 +14,7 @@ use crate::shared::network::ca_bundle;
 use crate::shared::network::webhook_client::validate_client;
 use crate::shared::validation::complaints::Errors;
 use crate::shared::validation::members::{present, texts};
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::schema::Schemas;
 use polyplane_apimachinery::{Value, names};
@@ -23,7 +24,7 @@ use std::collections::BTreeSet;
 const REVIEW_VERSIONS: [&str; 2] = ["v1", "v1beta1"];
 
 /// Checks a spec. `schemas` are those of built-in types.
-pub fn validate(schemas: &Schemas, errors: &mut Errors, spec: &Value, ratchet: &Ratchet) {
+pub fn validate(schemas: &Schemas, errors: &mut Complaints, spec: &Value, ratchet: &Ratchet) {
     let path = Path::new("spec");
     validate_group(errors, spec, &path);
     let versions = spec.items_at(&["versions"]);
@@ -53,6 +54,9 @@ pub fn validate(schemas: &Schemas, errors: &mut Errors, spec: &Value, ratchet: &
     };
     let common = Common::of(versions);
     for (at, version) in versions.iter().enumerate() {
+        if errors.is_full() {
+            return;
+        }
         validate_version(errors, version, (&common, &rules), &list.index(at));
     }
     validate_set_of_versions(errors, &spec["versions"], &common, &list);
@@ -106,7 +110,7 @@ impl SchemaRules<'_> {
 
 /// Checks that each version has a schema, or at least each that is served.
 fn require_schemas(
-    errors: &mut Errors,
+    errors: &mut Complaints,
     versions: &[Value],
     (preserves, ratchet): (bool, &Ratchet),
     list: &Path<'_>,
@@ -132,7 +136,7 @@ fn require_schemas(
 
 /// Checks the parts that all versions share, once.
 fn validate_common(
-    errors: &mut Errors,
+    errors: &mut Complaints,
     versions: &[Value],
     (common, rules): (&Common, &SchemaRules<'_>),
     path: &Path<'_>,
@@ -170,7 +174,7 @@ fn validate_common(
     }
 }
 
-fn validate_group(errors: &mut Errors, spec: &Value, path: &Path<'_>) {
+fn validate_group(errors: &mut Complaints, spec: &Value, path: &Path<'_>) {
     let (group, place) = (spec.str_at(&["group"]), path.child("group"));
     let complaints = names::dns1123_subdomain(group);
     if group.is_empty() {
@@ -193,7 +197,7 @@ fn validate_group(errors: &mut Errors, spec: &Value, path: &Path<'_>) {
 }
 
 /// Checks a word that must be present and be one of the known ones.
-fn word(errors: &mut Errors, text: &str, known: &[&str], path: &Path<'_>) {
+fn word(errors: &mut Complaints, text: &str, known: &[&str], path: &Path<'_>) {
     if text.is_empty() {
         errors.push(FieldError::required(path, ""));
     } else if !known.contains(&text) {
@@ -226,7 +230,7 @@ impl Common {
 }
 
 fn validate_version(
-    errors: &mut Errors,
+    errors: &mut Complaints,
     version: &Value,
     (common, rules): (&Common, &SchemaRules<'_>),
     path: &Path<'_>,
@@ -269,20 +273,26 @@ fn validate_version(
     }
 }
 
-fn validate_set_of_versions(errors: &mut Errors, given: &Value, common: &Common, list: &Path<'_>) {
+fn validate_set_of_versions(
+    errors: &mut Complaints,
+    given: &Value,
+    common: &Common,
+    list: &Path<'_>,
+) {
     let versions = given.as_array().unwrap_or(&[]);
     let mut seen = BTreeSet::new();
     let unique = versions
         .iter()
         .all(|version| seen.insert(version.str_at(&["name"])));
     let mut invalid = |detail: &str| {
-        let shown: Vec<String> = versions
-            .iter()
-            .map(|version| shown_version(version, common))
-            .collect();
         let bad = match given {
             Value::Null => Bad::Plain(Value::Null),
-            _ => Bad::Shown(format!("[{}]", shown.join(",")).into()),
+            _ => {
+                let shown = versions
+                    .iter()
+                    .map(|version| shown_version(version, common));
+                Bad::Shown(internal_form::versions(shown).into())
+            }
         };
         errors.push(FieldError::invalid(list, bad, detail));
     };
@@ -300,7 +310,7 @@ fn validate_set_of_versions(errors: &mut Errors, given: &Value, common: &Common,
 }
 
 /// Returns a version as texts show it, with null for the parts that all versions share.
-fn shown_version(version: &Value, common: &Common) -> String {
+fn shown_version(version: &Value, common: &Common) -> Value {
     let mut shown = version.clone();
     for (hoisted, name) in [
         (common.schema, "schema"),
@@ -312,11 +322,11 @@ fn shown_version(version: &Value, common: &Common) -> String {
             drop(shown.remove(&[name]));
         }
     }
-    internal_form::version(&shown)
+    shown
 }
 
 fn validate_schema(
-    errors: &mut Errors,
+    errors: &mut Complaints,
     holder: &Value,
     (has_status, checks): (bool, Checks<'_>),
     path: &Path<'_>,
@@ -387,7 +397,7 @@ pub fn has_schema_with(schema: &Value, test: &dyn Fn(&Value) -> bool) -> bool {
     test(schema) || nested || tuple || lists.iter().any(|name| inner(&schema[*name]))
 }
 
-fn validate_conversion(errors: &mut Errors, spec: &Value, ratchet: &Ratchet, path: &Path<'_>) {
+fn validate_conversion(errors: &mut Complaints, spec: &Value, ratchet: &Ratchet, path: &Path<'_>) {
     let conversion = &spec["conversion"];
     if !present(conversion) {
         return;
@@ -419,7 +429,9 @@ fn validate_conversion(errors: &mut Errors, spec: &Value, ratchet: &Ratchet, pat
         return;
     }
     if present(&webhook["clientConfig"]) {
-        validate_client(errors, &webhook["clientConfig"], &client);
+        let mut found = Errors::new();
+        validate_client(&mut found, &webhook["clientConfig"], &client);
+        errors.extend(found);
         if ratchet.checks_bundle()
             && let Some(complaint) = bundle_complaint(spec)
         {
@@ -437,7 +449,9 @@ fn validate_conversion(errors: &mut Errors, spec: &Value, ratchet: &Ratchet, pat
         errors.push(FieldError::required(&list, ""));
         return;
     }
-    validate_versions(errors, &versions, &list);
+    let mut found = Errors::new();
+    validate_versions(&mut found, &versions, &list);
+    errors.extend(found);
     if ratchet.demands(Rule::ReviewVersion) && !knows_review_version(webhook) {
         let detail = format!(
             "must include at least one of {}",

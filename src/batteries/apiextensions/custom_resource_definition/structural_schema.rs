@@ -4,6 +4,7 @@
 use crate::shared::validation::complaints::Errors;
 use crate::shared::validation::members::present;
 use polyplane_apiextensions::rules::check_pattern;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::{Map, Value};
 
@@ -92,17 +93,21 @@ fn is_int_or_string(list: &[Value]) -> bool {
     matches!(list, [first, second] if only(first, "integer") && only(second, "string"))
 }
 
-/// Returns the complaints about a schema that is not structural, sorted as upstream sorts them.
+/// Returns the complaints about a schema that is not structural, sorted as upstream sorts them. Those for which an
+/// answer has no room are not looked for.
 pub fn validate(schema: &Value, path: &Path<'_>) -> Errors {
-    let mut errors = Errors::new();
+    let mut errors = Complaints::default();
     invariants(&mut errors, schema, Level::Root, path);
     completeness(&mut errors, schema, path);
-    errors.sort_by_key(ToString::to_string);
-    errors
+    errors.sort();
+    errors.into_vec()
 }
 
 /// Checks the rules that apply at every position, whatever the values are.
-fn invariants(errors: &mut Errors, schema: &Value, level: Level, path: &Path<'_>) {
+fn invariants(errors: &mut Complaints, schema: &Value, level: Level, path: &Path<'_>) {
+    if errors.is_full() {
+        return;
+    }
     let (items, additional) = (&schema["items"], &schema["additionalProperties"]);
     if kind(schema) == "array" && !present(items) {
         errors.push(FieldError::required(
@@ -165,7 +170,7 @@ fn invariants(errors: &mut Errors, schema: &Value, level: Level, path: &Path<'_>
     }
 }
 
-fn validate_type(errors: &mut Errors, schema: &Value, level: Level, path: &Path<'_>) {
+fn validate_type(errors: &mut Complaints, schema: &Value, level: Level, path: &Path<'_>) {
     let (kind, place) = (kind(schema), path.child("type"));
     let flag = |name: &str| schema.bool_at(&[name]);
     if flag("x-kubernetes-embedded-resource") && kind != "object" {
@@ -197,7 +202,13 @@ fn validate_type(errors: &mut Errors, schema: &Value, level: Level, path: &Path<
 }
 
 /// Complains about a type that another part of the schema excludes.
-pub fn needs_type(errors: &mut Errors, kind: &str, wanted: &str, reason: &str, place: &Path<'_>) {
+pub fn needs_type(
+    errors: &mut Complaints,
+    kind: &str,
+    wanted: &str,
+    reason: &str,
+    place: &Path<'_>,
+) {
     let detail = format!("must be {wanted} if {reason}");
     errors.push(match kind {
         "" => FieldError::required(place, detail),
@@ -205,7 +216,7 @@ pub fn needs_type(errors: &mut Errors, kind: &str, wanted: &str, reason: &str, p
     });
 }
 
-fn validate_meta(errors: &mut Errors, schema: &Value, level: Level, path: &Path<'_>) {
+fn validate_meta(errors: &mut Complaints, schema: &Value, level: Level, path: &Path<'_>) {
     let checked = level == Level::Root || schema.bool_at(&["x-kubernetes-embedded-resource"]);
     let properties = path.child("properties");
     for name in ["kind", "apiVersion"] {
@@ -250,7 +261,7 @@ fn validate_meta(errors: &mut Errors, schema: &Value, level: Level, path: &Path<
 }
 
 /// Checks keywords about values: the schemas below them may only restrict values.
-fn value_rules(errors: &mut Errors, schema: &Value, path: &Path<'_>) {
+fn value_rules(errors: &mut Complaints, schema: &Value, path: &Path<'_>) {
     let first_any = schema
         .items_at(&["allOf"])
         .first()
@@ -276,7 +287,10 @@ fn value_rules(errors: &mut Errors, schema: &Value, path: &Path<'_>) {
     }
 }
 
-fn narrowing(errors: &mut Errors, schema: &Value, pattern: bool, path: &Path<'_>) {
+fn narrowing(errors: &mut Complaints, schema: &Value, pattern: bool, path: &Path<'_>) {
+    if errors.is_full() {
+        return;
+    }
     if !pattern {
         value_rules(errors, schema, path);
     }
@@ -324,13 +338,13 @@ fn narrowing(errors: &mut Errors, schema: &Value, pattern: bool, path: &Path<'_>
 
 /// Checks that the schemas under junctors of the whole schema are about fields, items and values
 /// that the schema itself has.
-fn completeness(errors: &mut Errors, schema: &Value, path: &Path<'_>) {
+fn completeness(errors: &mut Complaints, schema: &Value, path: &Path<'_>) {
     complete_values(errors, schema, (schema, path), path);
 }
 
 /// Checks the junctors of one schema, which stands at `at`, against the schema itself.
 fn complete_values(
-    errors: &mut Errors,
+    errors: &mut Complaints,
     values: &Value,
     schema: (&Value, &Path<'_>),
     at: &Path<'_>,
@@ -344,12 +358,12 @@ fn complete_values(
 }
 
 fn complete(
-    errors: &mut Errors,
+    errors: &mut Complaints,
     nested: &Value,
     (schema, path): (&Value, &Path<'_>),
     at: &Path<'_>,
 ) {
-    if !present(nested) {
+    if !present(nested) || errors.is_full() {
         return;
     }
     if !present(schema) {

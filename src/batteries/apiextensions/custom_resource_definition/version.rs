@@ -2,9 +2,9 @@
 
 use super::internal_form;
 use super::ratchet::{Ratchet, SELECTABLE_FIELDS_MAX};
-use crate::shared::validation::complaints::Errors;
 use crate::shared::validation::members::{present, texts};
 use polyplane_apiextensions::rules::{Steps, find_field};
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::quote::is_print;
 use polyplane_apimachinery::{Value, names};
@@ -50,7 +50,7 @@ const COLUMN_FORMATS: [&str; 8] = [
 const WARNING_CHARACTERS_MAX: usize = 256;
 
 /// Checks the warning that users of a version see.
-pub fn validate_deprecation(errors: &mut Errors, version: &Value, path: &Path<'_>) {
+pub fn validate_deprecation(errors: &mut Complaints, version: &Value, path: &Path<'_>) {
     let Some(warning) = version["deprecationWarning"].as_str() else {
         return;
     };
@@ -80,7 +80,7 @@ pub fn validate_deprecation(errors: &mut Errors, version: &Value, path: &Path<'_
 }
 
 /// Checks names: those of a spec, or accepted ones.
-pub fn validate_names(errors: &mut Errors, given: &Value, path: &Path<'_>) {
+pub fn validate_names(errors: &mut Complaints, given: &Value, path: &Path<'_>) {
     let mut label = |text: &str, checked: &str, intro: &str, place: &Path<'_>| {
         let complaints = names::dns1035_label(checked);
         if !complaints.is_empty() {
@@ -133,7 +133,7 @@ pub fn validate_names(errors: &mut Errors, given: &Value, path: &Path<'_>) {
 }
 
 /// Checks that the root of a schema with a status subresource is an object with few other keywords.
-pub fn validate_root(errors: &mut Errors, schema: &Value, path: &Path<'_>) {
+pub fn validate_root(errors: &mut Complaints, schema: &Value, path: &Path<'_>) {
     let set = |name: &&&str| match &schema[**name] {
         Value::Null | Value::Bool(false) => false,
         Value::String(text) => !text.is_empty(),
@@ -154,7 +154,7 @@ pub fn validate_root(errors: &mut Errors, schema: &Value, path: &Path<'_>) {
 }
 
 /// Checks the paths at which the scale subresource finds its numbers.
-pub fn validate_scale(errors: &mut Errors, scale: &Value, path: &Path<'_>) {
+pub fn validate_scale(errors: &mut Complaints, scale: &Value, path: &Path<'_>) {
     if !present(scale) {
         return;
     }
@@ -201,7 +201,7 @@ pub fn validate_scale(errors: &mut Errors, scale: &Value, path: &Path<'_>) {
 }
 
 /// Checks the columns of tables.
-pub fn validate_columns(errors: &mut Errors, version: &Value, list: &Path<'_>) {
+pub fn validate_columns(errors: &mut Complaints, version: &Value, list: &Path<'_>) {
     for (at, column) in version
         .items_at(&["additionalPrinterColumns"])
         .iter()
@@ -239,7 +239,7 @@ pub fn validate_columns(errors: &mut Errors, version: &Value, list: &Path<'_>) {
 
 /// Checks the fields by which lists can be filtered.
 pub fn validate_selectable(
-    errors: &mut Errors,
+    errors: &mut Complaints,
     version: &Value,
     ratchet: &Ratchet,
     list: &Path<'_>,
