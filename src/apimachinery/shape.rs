@@ -142,6 +142,17 @@ pub trait Shape<'s>: Copy {
     /// Returns all fields.
     fn children(self) -> impl Iterator<Item = (&'s str, Self)>;
 
+    /// Returns the number of fields.
+    fn width(self) -> usize {
+        self.children().count()
+    }
+
+    /// Returns the fields that have a default themselves.
+    fn defaulted(self) -> impl Iterator<Item = (&'s str, Self)> {
+        let children = self.children();
+        children.filter(|(_, child)| child.default().is_some())
+    }
+
     /// Returns the shape of the items of a list.
     fn item(self) -> Option<Self>;
 

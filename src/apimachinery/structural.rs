@@ -71,6 +71,8 @@ struct Notes {
     default: Option<Value>,
     list: ListType,
     map: MapType,
+    /// The positions of the fields that have a default themselves.
+    defaulted: Box<[u32]>,
 }
 
 impl Structural {
@@ -85,7 +87,10 @@ impl Structural {
     /// Returns the bytes of memory that the schema takes, as budgets count them.
     pub fn bytes(&self) -> usize {
         let names = |node: &Node| node.fields.len() * size_of::<(Str, NodeId)>();
-        let notes = |node: &Node| node.notes.as_ref().map_or(0, |_| size_of::<Notes>());
+        let notes = |node: &Node| {
+            let of = |notes: &Notes| size_of::<Notes>() + size_of_val(&*notes.defaulted);
+            node.notes.as_deref().map_or(0, of)
+        };
         let of = |node: &Node| size_of::<Node>() + names(node) + notes(node);
         self.nodes.iter().map(of).sum()
     }
@@ -132,6 +137,19 @@ impl<'s> Shape<'s> for SchemaNode<'s> {
     fn children(self) -> impl Iterator<Item = (&'s str, Self)> {
         let fields = self.node.fields.iter();
         fields.map(move |(name, id)| (name.as_str(), self.at(*id)))
+    }
+
+    fn width(self) -> usize {
+        self.node.fields.len()
+    }
+
+    fn defaulted(self) -> impl Iterator<Item = (&'s str, Self)> {
+        let notes = self.node.notes.as_deref();
+        let places = notes.map_or(&[][..], |notes| &*notes.defaulted);
+        places.iter().map(move |at| {
+            let (name, id) = &self.node.fields[*at as usize];
+            (name.as_str(), self.at(*id))
+        })
     }
 
     fn item(self) -> Option<Self> {

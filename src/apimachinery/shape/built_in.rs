@@ -133,6 +133,10 @@ impl<'s> Shape<'s> for BuiltIn<'s> {
         })
     }
 
+    fn width(self) -> usize {
+        self.definition().map_or(0, |known| known.fields.len())
+    }
+
     fn item(self) -> Option<Self> {
         match self.node {
             Node::Type(Type::List(item)) => Some(Self::of(self.schemas, item, None)),

@@ -3,6 +3,10 @@
 use super::{Shape, Values};
 use crate::value::{Map, Value};
 
+/// Fields of a shape up to which each is looked up in an object. Of a wider one, the members of the object are looked
+/// up in the shape: a user's schema may have a hundred thousand fields, and an object as many empty items.
+const WIDTH_MAX: usize = 128;
+
 /// Bytes that a [`Budget`] counts for each value, beside its texts.
 const VALUE_BYTES: usize = 16;
 
@@ -81,12 +85,20 @@ pub fn lacks<'s, S: Shape<'s>>(shape: S, value: &Value) -> bool {
     };
     match value {
         Value::Object(members) => {
-            let mut fields = shape.children();
-            let field = |(name, child): (&str, S)| match members.get(name) {
+            let of_field = |(name, child): (&str, S)| match members.get(name) {
                 None => child.default().is_some() && child.is_absent(None),
                 Some(value) => entry(child, value),
             };
-            fields.any(field)
+            let of_member = |(name, value): (&str, &Value)| {
+                let child = shape.child(name);
+                child.is_some_and(|child| entry(child, value))
+            };
+            let is_wide = shape.width() > WIDTH_MAX;
+            let fields = match is_wide {
+                true => shape.defaulted().any(of_field) || members.iter().any(of_member),
+                false => shape.children().any(of_field),
+            };
+            fields
                 || matches!(shape.values(), Some(Values::Of(values)) if members
                     .iter()
                     .any(|(name, value)| shape.child(name).is_none() && entry(values, value)))
@@ -103,17 +115,23 @@ fn object<'s, S: Shape<'s>>(
     members: &mut Map,
     budget: &mut Budget,
 ) -> Result<(), TooLarge> {
-    for (name, child) in shape.children() {
-        if let Some(default) = child.default()
-            && child.is_absent(members.get(name))
-        {
-            budget.spend(default)?;
-            members.insert(name, default.clone());
+    if shape.width() > WIDTH_MAX {
+        for (name, child) in shape.defaulted() {
+            absent(name, child, members, budget)?;
         }
-        if child.has_defaults()
-            && let Some(value) = members.get_mut(name)
-        {
-            set(child, value, budget)?;
+        for (name, value) in members.iter_mut() {
+            if let Some(child) = shape.child(name) {
+                set(child, value, budget)?;
+            }
+        }
+    } else {
+        for (name, child) in shape.children() {
+            absent(name, child, members, budget)?;
+            if child.has_defaults()
+                && let Some(value) = members.get_mut(name)
+            {
+                set(child, value, budget)?;
+            }
         }
     }
     if let Some(Values::Of(values)) = shape.values() {
@@ -122,6 +140,22 @@ fn object<'s, S: Shape<'s>>(
                 entry(values, value, budget)?;
             }
         }
+    }
+    Ok(())
+}
+
+/// Sets a member that is absent to its default, if it has one.
+fn absent<'s, S: Shape<'s>>(
+    name: &str,
+    shape: S,
+    members: &mut Map,
+    budget: &mut Budget,
+) -> Result<(), TooLarge> {
+    if let Some(default) = shape.default()
+        && shape.is_absent(members.get(name))
+    {
+        budget.spend(default)?;
+        members.insert(name, default.clone());
     }
     Ok(())
 }

@@ -108,6 +108,7 @@ impl<'v> Parser<'v> {
             default: known(members, "default").cloned(),
             list: self.list(members)?,
             map: self.map(members)?,
+            defaulted: self.defaulted(&fields),
         };
         let node = Node {
             kind: self.kind(members, !fields.is_empty(), values.is_some())?,
@@ -148,6 +149,18 @@ impl<'v> Parser<'v> {
         Ok(fields.into())
     }
 
+    /// Returns the positions of the fields that have a default themselves.
+    fn defaulted(&self, fields: &[(Str, NodeId)]) -> Box<[u32]> {
+        let places = fields.iter().zip(0..);
+        let places = places.filter(|((_, id), _)| self.has_default(*id));
+        places.map(|(_, at)| at).collect()
+    }
+
+    fn has_default(&self, id: NodeId) -> bool {
+        let notes = self.nodes[id.0 as usize].notes.as_ref();
+        notes.is_some_and(|notes| notes.default.is_some())
+    }
+
     fn any_defaults(
         &self,
         fields: &[(Str, NodeId)],
@@ -156,14 +169,7 @@ impl<'v> Parser<'v> {
     ) -> bool {
         let below = fields.iter().map(|(_, id)| *id).chain(item);
         let mut below = below.chain(values.and_then(Values::shape));
-        below.any(|id| {
-            let node = &self.nodes[id.0 as usize];
-            let own = node
-                .notes
-                .as_ref()
-                .is_some_and(|notes| notes.default.is_some());
-            own || node.flags.has_defaults
-        })
+        below.any(|id| self.has_default(id) || self.nodes[id.0 as usize].flags.has_defaults)
     }
 
     fn kind(&self, members: &Map, has_fields: bool, has_values: bool) -> Parsed<Kind> {

@@ -302,3 +302,33 @@ fn defaults_that_multiply_end_with_an_error() {
         assert!(set < 500, "{set} are set");
     }
 }
+
+/// A schema of fifty thousand fields, with a default below each, was walked for each empty item.
+#[test]
+fn defaults_of_a_wide_schema_are_those_of_its_members_and_of_its_own() {
+    let deep = json!({"type": "object", "properties": {"x": {"type": "string", "default": "d"}}});
+    let own = json!({"type": "string", "default": "o"});
+    let fields = |width: usize| {
+        let mut fields: Map = (0..width)
+            .map(|at| (format!("f{at}"), deep.clone()))
+            .collect();
+        fields.insert("own", own.clone());
+        fields
+    };
+    for width in [1, 50_000] {
+        let properties = fields(width);
+        let schema =
+            json!({"type": "array", "items": {"type": "object", "properties": (properties)}});
+        let schema = Structural::parse(&schema).expect("it is structural");
+        let mut items = vec![json!({"own": "given"}); 10_000];
+        items[7]["f0"] = Value::object();
+        items[8] = json!({"f0": {"x": "given"}});
+        let mut value = Value::from(items);
+        assert!(defaults::lacks(schema.root(), &value));
+        defaults::apply(schema.root(), &mut value);
+        assert!(!defaults::lacks(schema.root(), &value));
+        assert_eq!(value[6], json!({"own": "given"}));
+        assert_eq!(value[7], json!({"own": "given", "f0": {"x": "d"}}));
+        assert_eq!(value[8], json!({"own": "o", "f0": {"x": "given"}}));
+    }
+}

@@ -3,7 +3,7 @@
 
 use super::structural_schema::kind;
 use polyplane_apimachinery::Value;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 /// The formats of texts that are checked, without dashes.
 const FORMATS: [&str; 26] = [
@@ -39,10 +39,10 @@ const FORMATS: [&str; 26] = [
 pub fn warnings(spec: &Value, before: Option<&Value>) -> Vec<String> {
     let known = before.map(Found::of).unwrap_or_default();
     let found = Found::of(spec);
-    let formats = found
-        .formats
-        .iter()
-        .filter(|format| !known.formats.contains(format));
+    // A set: a schema may have a hundred thousand formats, before and after.
+    let before: HashSet<&String> = known.formats.iter().collect();
+    let formats = found.formats.iter();
+    let formats = formats.filter(|format| !before.contains(format));
     let mut warnings: Vec<String> = formats
         .map(|format| format!("unrecognized format {format:?}"))
         .collect();
