@@ -15,6 +15,7 @@ use std::borrow::Cow;
 
 use super::tags::{Stage, Tag};
 use super::{DefId, Definition, Field, ListType, Presence, Schemas, Type};
+use crate::complaints::Complaints;
 use crate::field_error::{Bad, FieldError, Path};
 use crate::value::{Map, Value};
 
@@ -75,7 +76,7 @@ impl Schemas {
             schemas: self,
             update: old.is_some(),
             gate,
-            errors: Vec::new(),
+            errors: Complaints::default(),
         };
         if let Value::Object(members) = value {
             checker.object(
@@ -85,7 +86,7 @@ impl Schemas {
                 &Path::NIL,
             );
         }
-        checker.errors
+        checker.errors.into_vec()
     }
 }
 
@@ -98,7 +99,7 @@ impl Schemas {
             schemas: self,
             update: true,
             gate: &gate,
-            errors: Vec::new(),
+            errors: Complaints::default(),
         };
         checker.alike(&Type::Ref(id), left, right)
     }
@@ -129,7 +130,7 @@ struct Checker<'s, 'g> {
     schemas: &'s Schemas,
     update: bool,
     gate: &'g dyn Fn(&str) -> bool,
-    errors: Vec<FieldError>,
+    errors: Complaints,
 }
 
 impl<'s> Checker<'s, '_> {
@@ -251,6 +252,9 @@ impl<'s> Checker<'s, '_> {
 
     /// Checks one value by tags and by the rules of its type.
     fn value(&mut self, tags: &[Tag], subject: Subject<'s>, pair: Pair<'_>, path: &Path<'_>) {
+        if self.errors.is_full() {
+            return;
+        }
         let tags = self.active(tags);
         let mut stop = false;
         for tag in tags.iter() {

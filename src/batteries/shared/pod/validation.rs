@@ -158,3 +158,29 @@ pub fn containers_of(spec: &Value) -> impl Iterator<Item = &Value> {
 pub fn is_sidecar(container: &Value) -> bool {
     container.str_at(&["restartPolicy"]) == "Always"
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polyplane_apimachinery::complaints::COUNT_MAX;
+    use polyplane_apimachinery::json;
+
+    /// A pod of 3 MB may have a million of them: the complaints took a gigabyte.
+    #[test]
+    fn complaints_about_empty_items_of_a_pod_are_bounded() {
+        let empty = vec![Value::object(); 4 * COUNT_MAX];
+        let pod = json!({"spec": {
+            "containers": (empty.clone()),
+            "initContainers": (empty.clone()),
+            "tolerations": (empty.clone()),
+            "volumes": (empty),
+        }});
+        let errors = validate_pod_create(&pod, &PodOptions::for_pod(None));
+        // The last item that is looked at may add some.
+        assert!(
+            (COUNT_MAX..2 * COUNT_MAX).contains(&errors.len()),
+            "{} complaints",
+            errors.len()
+        );
+    }
+}

@@ -3,7 +3,7 @@
 
 use super::{Leniency, PodOptions};
 use crate::shared::node_selector::{self, LabelValues};
-use crate::shared::validation::complaints::complain;
+use crate::shared::validation::complaints::{complain, is_full};
 use crate::shared::validation::members::texts;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
@@ -30,10 +30,16 @@ pub fn validate(
         let path = path.child(field);
         let required = path.child(REQUIRED);
         for (at, term) in pods.items_at(&[REQUIRED]).iter().enumerate() {
+            if is_full(errors) {
+                break;
+            }
             validate_term(term, &required.index(at), options, errors);
         }
         let preferred = path.child(PREFERRED);
         for (at, weighted) in pods.items_at(&[PREFERRED]).iter().enumerate() {
+            if is_full(errors) {
+                break;
+            }
             let path = preferred.index(at);
             validate_weight(weighted, &path, errors);
             validate_term(
@@ -78,6 +84,9 @@ fn validate_nodes(
     }
     let preferred = path.child(PREFERRED);
     for (at, weighted) in nodes.items_at(&[PREFERRED]).iter().enumerate() {
+        if is_full(errors) {
+            break;
+        }
         let path = preferred.index(at);
         validate_weight(weighted, &path, errors);
         let term = &weighted["preference"];

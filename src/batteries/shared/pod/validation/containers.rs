@@ -2,7 +2,7 @@
 
 use super::handlers::{self, Surroundings};
 use super::{Leniency, env, is_sidecar, mounts, resources, security};
-use crate::shared::validation::complaints::{complain, named};
+use crate::shared::validation::complaints::{complain, is_full, named};
 use crate::shared::validation::members::has;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
@@ -46,6 +46,9 @@ pub fn validate_regular(
     }
     let mut names_seen = BTreeSet::new();
     for (at, container) in containers.iter().enumerate() {
+        if is_full(errors) {
+            break;
+        }
         let path = path.index(at);
         validate_common(container, &path, around, errors);
         let name = container.str_at(&["name"]);
@@ -57,6 +60,9 @@ pub fn validate_regular(
     }
     let mut ports_seen = BTreeSet::new();
     for (at, container) in containers.iter().enumerate() {
+        if is_full(errors) {
+            break;
+        }
         validate_host_ports(container, &path.index(at), &mut ports_seen, errors);
     }
 }
@@ -74,6 +80,9 @@ pub fn validate_init(
         .map(|one| one.str_at(&["name"]))
         .collect();
     for (at, container) in spec.items_at(&["initContainers"]).iter().enumerate() {
+        if is_full(errors) {
+            break;
+        }
         let list_path = path;
         let path = path.index(at);
         validate_common(container, &path, around, errors);
@@ -134,6 +143,9 @@ pub fn validate_ephemeral(
         .collect();
     let mut names_seen = others.clone();
     for (at, container) in spec.items_at(&["ephemeralContainers"]).iter().enumerate() {
+        if is_full(errors) {
+            break;
+        }
         let path = path.index(at);
         validate_common(container, &path, around, errors);
         validate_image_of_pod(container, &path, errors);
@@ -274,6 +286,9 @@ fn validate_common(
 fn validate_ports(ports: &[Value], path: &Path<'_>, errors: &mut Vec<FieldError>) {
     let mut names_seen = BTreeSet::new();
     for (at, port) in ports.iter().enumerate() {
+        if is_full(errors) {
+            break;
+        }
         let path = path.index(at);
         let name = port.str_at(&["name"]);
         if !name.is_empty() {
@@ -351,6 +366,9 @@ fn validate_resize_policy(
 ) {
     let mut seen = BTreeSet::new();
     for (at, policy) in container.items_at(&["resizePolicy"]).iter().enumerate() {
+        if is_full(errors) {
+            break;
+        }
         let resource = policy.str_at(&["resourceName"]);
         if !seen.insert(resource) {
             errors.push(FieldError::duplicate(&path.index(at), named(resource)));

@@ -1,7 +1,7 @@
 //! Validation of environment variables and the sources of their values.
 
 use crate::shared::resource_names::amount;
-use crate::shared::validation::complaints::complain;
+use crate::shared::validation::complaints::{complain, is_full};
 use crate::shared::validation::members::has;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
@@ -63,6 +63,9 @@ const BYTE_DIVISORS: [&str; 13] = [
 /// Validates the variables of a container.
 pub fn validate(variables: &[Value], path: &Path<'_>, errors: &mut Vec<FieldError>) {
     for (at, variable) in variables.iter().enumerate() {
+        if is_full(errors) {
+            break;
+        }
         let path = path.index(at);
         let name = variable.str_at(&["name"]);
         if name.is_empty() {
@@ -297,6 +300,9 @@ fn validate_file_key(selector: &Value, path: &Path<'_>, errors: &mut Vec<FieldEr
 pub fn validate_from(sources: &[Value], path: &Path<'_>, errors: &mut Vec<FieldError>) {
     let list_path = path;
     for (at, source) in sources.iter().enumerate() {
+        if is_full(errors) {
+            break;
+        }
         let path = path.index(at);
         let prefix = source.str_at(&["prefix"]);
         if !prefix.is_empty() {

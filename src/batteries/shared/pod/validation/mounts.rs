@@ -1,7 +1,7 @@
 //! Validation of volumes in the file system of a container, and as block devices.
 
 use super::projected::validate_descending_path;
-use crate::shared::validation::complaints::named;
+use crate::shared::validation::complaints::{is_full, named};
 use crate::shared::validation::members::{has, texts};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
@@ -24,6 +24,9 @@ pub fn validate(
     let devices = place_by_name(container.items_at(&["volumeDevices"]), "devicePath");
     let mut seen = BTreeSet::new();
     for (at, mount) in container.items_at(&["volumeMounts"]).iter().enumerate() {
+        if is_full(errors) {
+            break;
+        }
         let list_path = path;
         let path = path.index(at);
         let (name, place) = (mount.str_at(&["name"]), mount.str_at(&["mountPath"]));
@@ -160,6 +163,9 @@ pub fn validate_devices(
     let mounts = place_by_name(container.items_at(&["volumeMounts"]), "mountPath");
     let (mut places, mut names) = (BTreeSet::new(), BTreeSet::new());
     for (at, device) in container.items_at(&["volumeDevices"]).iter().enumerate() {
+        if is_full(errors) {
+            break;
+        }
         let path = path.index(at);
         let (name, place) = (device.str_at(&["name"]), device.str_at(&["devicePath"]));
         let (name_path, place_path) = (path.child("name"), path.child("devicePath"));

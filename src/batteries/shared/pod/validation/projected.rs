@@ -3,7 +3,7 @@
 use super::env::{self, ResourceFieldTarget};
 use super::{Leniency, PodOptions};
 use crate::shared::validation::bad_value;
-use crate::shared::validation::complaints::complain;
+use crate::shared::validation::complaints::{complain, is_full};
 use crate::shared::validation::members::{has, texts};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
@@ -66,6 +66,9 @@ pub fn mode_and_items(value: &Value, path: &Path<'_>, errors: &mut Vec<FieldErro
     user(value, "defaultUser", path, errors);
     let items = path.child("items");
     for (at, item) in value.items_at(&["items"]).iter().enumerate() {
+        if is_full(errors) {
+            break;
+        }
         key_to_path(item, &items.index(at), errors);
     }
 }
@@ -143,6 +146,9 @@ pub fn validate(
     };
     let sources = path.child("sources");
     for (at, source) in value.items_at(&["sources"]).iter().enumerate() {
+        if is_full(errors) {
+            break;
+        }
         let source_path = sources.index(at);
         let mut found = 0;
         for kind in [
@@ -194,6 +200,9 @@ fn object_items(
     }
     let items = path.child("items");
     for (at, item) in value.items_at(&["items"]).iter().enumerate() {
+        if is_full(errors) {
+            break;
+        }
         key_to_path(item, &items.index(at), errors);
         let place = item.str_at(&["path"]);
         if !place.is_empty() {

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::shared::network::addresses::validate_ip;
 use crate::shared::validation::bad_value;
-use crate::shared::validation::complaints::complain;
+use crate::shared::validation::complaints::{complain, is_full};
 use crate::shared::validation::members::{has, texts};
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::{Value, labels, names};
@@ -136,6 +136,9 @@ fn validate_claims(
     });
     let mut seen = BTreeSet::new();
     for (at, claim) in claims.iter().enumerate() {
+        if is_full(errors) {
+            break;
+        }
         if mirrored {
             errors.push(FieldError::forbidden(
                 &Path::new(""),
@@ -274,6 +277,9 @@ fn validate_dns(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
 fn validate_gates(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     let readiness = path.child("readinessGates");
     for (at, gate) in spec.items_at(&["readinessGates"]).iter().enumerate() {
+        if is_full(errors) {
+            break;
+        }
         let kind = gate.str_at(&["conditionType"]);
         complain(
             errors,
@@ -285,6 +291,9 @@ fn validate_gates(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     let scheduling = path.child("schedulingGates");
     let mut seen = BTreeSet::new();
     for (at, gate) in spec.items_at(&["schedulingGates"]).iter().enumerate() {
+        if is_full(errors) {
+            break;
+        }
         let name = gate.str_at(&["name"]);
         let path = scheduling.index(at);
         complain(errors, &path, name, names::qualified_name(name));
@@ -368,6 +377,9 @@ fn validate_names(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
 
 fn validate_host_aliases(aliases: &[Value], path: &Path<'_>, errors: &mut Vec<FieldError>) {
     for (at, alias) in aliases.iter().enumerate() {
+        if is_full(errors) {
+            break;
+        }
         let path = path.index(at);
         errors.extend(validate_ip(&path.child("ip"), alias.str_at(&["ip"]), &[]));
         let hostnames = path.child("hostnames");

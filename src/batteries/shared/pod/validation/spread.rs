@@ -1,7 +1,7 @@
 //! Validation of topology spread: how pods are distributed over the parts of a cluster.
 
 use super::{Leniency, PodOptions, affinity};
-use crate::shared::validation::complaints::named;
+use crate::shared::validation::complaints::{is_full, named};
 use crate::shared::validation::members::texts;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
@@ -23,6 +23,9 @@ pub fn validate(
 ) {
     let repeats = Repeats::of(constraints);
     for (at, constraint) in constraints.iter().enumerate() {
+        if is_full(errors) {
+            break;
+        }
         let path = path.index(at);
         let skew = constraint.int_at(&["maxSkew"]).unwrap_or(0);
         if skew <= 0 {

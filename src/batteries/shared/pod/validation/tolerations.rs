@@ -1,7 +1,7 @@
 //! Tolerations: the taints of nodes that a pod tolerates.
 
 use super::{Leniency, PodOptions};
-use crate::shared::validation::complaints::{complain, named};
+use crate::shared::validation::complaints::{complain, is_full, named};
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names;
 use polyplane_apimachinery::{Value, labels, strconv};
@@ -16,6 +16,9 @@ pub fn validate(
     errors: &mut Vec<FieldError>,
 ) {
     for (at, toleration) in tolerations.iter().enumerate() {
+        if is_full(errors) {
+            break;
+        }
         let path = path.index(at);
         let (key, operator) = (
             toleration.str_at(&["key"]),

@@ -1,7 +1,7 @@
 //! Validation of the volumes of a pod and their sources.
 
 use super::{Leniency, PodOptions, claim_template, containers, projected, volume_drivers};
-use crate::shared::validation::complaints::{complain, named};
+use crate::shared::validation::complaints::{complain, is_full, named};
 use crate::shared::validation::domain_names::csi_driver_name;
 use crate::shared::validation::members::has;
 use crate::shared::validation::numbers::sign;
@@ -108,6 +108,9 @@ pub fn validate<'a>(
         .collect();
     let mut sound = BTreeMap::new();
     for (at, volume) in volumes.iter().enumerate() {
+        if is_full(errors) {
+            break;
+        }
         let path = path.index(at);
         let name = volume.str_at(&["name"]);
         let name_path = path.child("name");
