@@ -100,7 +100,7 @@ pub struct Usage {
     pub writes: u64,
     /// Requests that were refused because the plane was at a limit of its own.
     pub refused: u64,
-    /// CPU time of requests, in nanoseconds.
+    /// CPU time of requests, of watches, and of the connections that carry them, in nanoseconds.
     pub cpu_nanos: u64,
     /// Open watches.
     pub watches: u64,

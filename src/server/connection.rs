@@ -4,6 +4,7 @@
 pub(crate) mod chains;
 pub(crate) mod coalesce;
 mod control_frames;
+pub(crate) mod cost;
 pub(crate) mod counted_body;
 pub(crate) mod goaway;
 pub(crate) mod open_connections;
@@ -39,6 +40,7 @@ use crate::answer::respond::{Reply, bare, text};
 use crate::connection::chains::InternedChain;
 use crate::connection::coalesce::coalesce;
 use crate::connection::control_frames::{LimitedFrames, is_flood};
+use crate::connection::cost::ConnectionCost;
 use crate::connection::counted_body::Sent;
 use crate::connection::goaway::close_if_stopping;
 use crate::connection::open_connections::{Closing, Lifetime, OpenConnection};
@@ -246,14 +248,18 @@ pub(crate) async fn serve(
         origin: Origin::Client,
         plane: None,
     });
-    let served = if is_h2 {
-        serve_h2(&state, &open, caller, stream).await
-    } else {
-        serve_h1(&state, &open, caller, stream)
-            .await
-            .map_err(Broken::Protocol)
-    };
-    if let Err(error) = served {
+    // Pinned in place: a future that is bound to a name first needs its memory twice.
+    let mut serving = pin!(match is_h2 {
+        true => Either::Left(serve_h2(&state, &open, caller, stream)),
+        false => Either::Right(serve_h1(&state, &open, caller, stream)),
+    });
+    let mut cost = ConnectionCost::default();
+    let served = poll_fn(|context| {
+        let (polled, nanos) = cost.poll(state.gate.precision(), serving.as_mut(), context);
+        state.gate.count(nanos, || state.now());
+        polled
+    });
+    if let Err(error) = served.await {
         if let Broken::Protocol(error) = &error
             && is_flood(error)
         {
@@ -441,7 +447,7 @@ async fn serve_h1(
     open: &OpenConnection,
     caller: Arc<Caller>,
     stream: TlsStream<TcpStream>,
-) -> hyper::Result<()> {
+) -> Result<(), Broken> {
     // Set by the request that upgrades the connection.
     let session: Arc<Mutex<Option<Session>>> = Arc::default();
     let (sending, unread) = (Arc::<Sending>::default(), Arc::<UnreadAnswers>::default());
@@ -487,7 +493,7 @@ async fn serve_h1(
                 Closing::Graceful => serving.as_mut().graceful_shutdown(),
                 Closing::Abort => return Ok(()),
             },
-            done = serving.as_mut() => break done?,
+            done = serving.as_mut() => break done.map_err(Broken::Protocol)?,
             // Behind `serving`, which has read by then what has arrived.
             () = sleep_until(last_call_ends.unwrap_or_else(Instant::now)), if last_call_ends.is_some() => {
                 last_call_ends = None;

@@ -419,8 +419,8 @@ pub(crate) trait WatchCounter: Send + Sync {
     fn poll_turn(&mut self, _context: &mut Context<'_>) -> Poll<Option<PieceTurn>> {
         Poll::Ready(None)
     }
-    /// Counts `count` events that were sent in a chunk of `bytes` bytes.
-    fn sent(&self, count: u64, bytes: usize);
+    /// Counts `count` events that were sent.
+    fn sent(&self, count: u64);
     /// Notes that the watch goes on at another replica.
     fn moved(&self) {}
     /// Counts the end of the watch.
@@ -491,7 +491,7 @@ impl Watch {
         }
         match polled {
             Poll::Ready(Some(Ok(chunk))) => {
-                self.gauge.0.sent(self.source.take_events(), chunk.len());
+                self.gauge.0.sent(self.source.take_events());
                 Poll::Ready(Some(Ok(chunk)))
             }
             Poll::Ready(end) => {
@@ -716,7 +716,7 @@ mod tests {
     struct Count(Arc<AtomicU64>);
 
     impl WatchCounter for Count {
-        fn sent(&self, count: u64, _bytes: usize) {
+        fn sent(&self, count: u64) {
             self.0.fetch_add(count, Ordering::Relaxed);
         }
 
@@ -739,7 +739,7 @@ mod tests {
             turn.map(Some)
         }
 
-        fn sent(&self, _count: u64, _bytes: usize) {}
+        fn sent(&self, _count: u64) {}
 
         fn over(&self) {}
     }
@@ -774,6 +774,28 @@ mod tests {
         assert!(matches!(ends.frame().now_or_never(), Some(None)));
         let frame = goes_on.frame().await.expect("its turn").expect("data");
         assert_eq!(frame.into_data().expect("data"), "{a}\n");
+    }
+
+    #[tokio::test]
+    async fn a_watch_costs_its_plane_what_it_looks_at_in_vain() {
+        use futures_util::FutureExt as _;
+        let (plane, gate) = (Arc::<PlaneMeter>::default(), Gate::new(1, Arc::default()));
+        // Looks at events until the clock has moved, and shows none of them.
+        let looks = stream::poll_fn(|_| -> Poll<Option<Result<WatchChunk, StreamEnd>>> {
+            let began = std::time::Instant::now();
+            while began.elapsed().is_zero() {}
+            Poll::Pending
+        });
+        let events = WatchWriter::new(Box::pin(looks), WatchForm::Lines);
+        let gauge = WatchGauge(Box::new(TakesTurns {
+            gate,
+            meter: Arc::clone(&plane),
+            place: None,
+        }));
+        let watch = Watch::new(events, CancellationToken::new(), gauge);
+        let mut body = ResponseBody::watch(watch);
+        assert!(body.frame().now_or_never().is_none());
+        assert!(plane.usage().cpu_nanos > 0);
     }
 
     #[tokio::test]

@@ -25,6 +25,7 @@ use futures_util::task::AtomicWaker;
 use hyper::rt::Executor;
 use parking_lot::Mutex;
 
+use crate::connection::cost::charged;
 use crate::connection::unread::{Sending, UnreadAnswers};
 
 /// The time that the requests of a connection take before the other tasks of the worker thread go first. With
@@ -196,7 +197,7 @@ impl Request {
         let place = PLACE.replace(Place::OwnTask);
         match polled {
             Ok(Poll::Pending) if place == Place::Moving => {
-                self.work.take().map(tokio::spawn);
+                self.work.take().map(|work| tokio::spawn(charged(work)));
             }
             Ok(Poll::Pending) => return true,
             Ok(Poll::Ready(())) | Err(_) => self.end(),

@@ -14,7 +14,7 @@ use polyplane_registry::request::parameters::{DRY_RUN, Query};
 use crate::answer::body::{WatchCounter, WatchGauge};
 use crate::operations::metrics::{EventCounter, Labels};
 use crate::request::audited::Audited;
-use crate::request::charge::{PieceTurn, charge_events};
+use crate::request::charge::PieceTurn;
 use crate::request::request_info::{CONNECTED, RequestInfo};
 use crate::request::turn::Queued;
 use crate::server_state::ServerState;
@@ -144,11 +144,8 @@ impl WatchCounter for OpenWatch {
         turn.map(Some)
     }
 
-    fn sent(&self, count: u64, bytes: usize) {
+    fn sent(&self, count: u64) {
         self.events.fetch_add(count, Ordering::Relaxed);
-        if let Some(counted) = &self.counted {
-            charge_events(counted.meter(), count, bytes);
-        }
     }
 
     fn moved(&self) {

@@ -1,8 +1,9 @@
 //! What a request costs, charged to its plane when the request ends.
 //!
-//! The CPU time of each poll of the request's future is added up. Work that others do for the request
-//! later, on tasks that serve many requests, is charged by bytes: the commit of a write, and the
-//! encryption and sending of an answer, and the decryption of a body.
+//! The CPU time of each poll of the request's future is added up, and so is that of each piece of a long answer
+//! or a watch. Work that others do for the request later, on tasks that serve many requests, is charged by bytes: the
+//! commit of a write, and the encryption and sending of an answer, and the decryption of a body. What a client's
+//! connection takes beyond that is measured there ([`crate::connection::cost`]).
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,6 +16,7 @@ use polyplane_fairness::{CpuTimer, Moment, PlaneMeter, Precision, Spent, Started
 use polyplane_registry::StreamEnd;
 
 use crate::answer::body::{Coding, SliceStream};
+use crate::connection::cost;
 use crate::operations::exposition::{Exposition, Kind};
 use crate::request::flow::FlowSeat;
 use crate::request::turn::{Gate, Queued, Turn};
@@ -32,8 +34,6 @@ const SEND_NANOS_PER_BYTE: u64 = 1;
 const COMPRESS_NANOS_PER_BYTE: u64 = 5;
 /// CPU time of receiving one byte, in nanoseconds: decryption, frames and copies.
 const RECEIVE_NANOS_PER_BYTE: u64 = 1;
-/// CPU time of one event of a watch beside its bytes, in nanoseconds.
-const EVENT_NANOS: u64 = 1_000;
 /// Bounds from which on polls are counted as long, in nanoseconds. No poll should be: whatever waits in
 /// the queue of its worker thread waits as long.
 const LONG_NANOS: [u64; 4] = [1_000_000, 4_000_000, 16_000_000, 64_000_000];
@@ -120,6 +120,7 @@ impl<'a> Charge<'a> {
         let polled = future.poll(context);
         let spent = timer.stop();
         self.add(spent.cpu_nanos);
+        cost::note(self.plane.get(), spent.cpu_nanos);
         let aside = self.nanos_aside.load(Ordering::Relaxed);
         if aside > 0 {
             self.nanos_aside.store(0, Ordering::Relaxed);
@@ -163,17 +164,23 @@ impl<'a> Charge<'a> {
 
     /// Adds the cost of receiving a body of this length.
     pub(crate) fn receive(&self, bytes: usize) {
-        self.add(RECEIVE_NANOS_PER_BYTE * bytes as u64);
+        self.add_for_connection(RECEIVE_NANOS_PER_BYTE * bytes as u64);
     }
 
     /// Adds the cost of sending an answer.
     pub(crate) fn send(&self, bytes: u64) {
-        self.add(SEND_NANOS_PER_BYTE * bytes);
+        self.add_for_connection(SEND_NANOS_PER_BYTE * bytes);
     }
 
     /// Adds the cost of compressing an answer of this length.
     pub(crate) fn compress(&self, bytes: usize) {
         self.add(COMPRESS_NANOS_PER_BYTE * bytes as u64);
+    }
+
+    /// Adds a cost of the connection, which then does not charge it again.
+    fn add_for_connection(&self, nanos: u64) {
+        self.add(nanos);
+        cost::note(None, nanos);
     }
 
     fn add(&self, nanos: u64) {
@@ -192,11 +199,6 @@ impl Drop for Charge<'_> {
             None => meter.flow().charge(nanos),
         }
     }
-}
-
-/// Charges a plane for events of its watches.
-pub(crate) fn charge_events(meter: &PlaneMeter, count: u64, bytes: usize) {
-    meter.charge(count * EVENT_NANOS + SEND_NANOS_PER_BYTE * bytes as u64);
 }
 
 /// A turn in which a piece of an answer is written, and the time since its begin.
@@ -219,14 +221,14 @@ impl PieceTurn {
         Poll::Ready(Self { turn, timer })
     }
 
-    /// Ends the turn, in which this piece was written. Returns what it cost, in nanoseconds.
-    pub(crate) fn end<E>(self, piece: &Poll<Option<Result<Bytes, E>>>) -> u64 {
-        self.end_in(Coding::Identity, piece)
+    /// Ends the turn, in which this piece was written, and charges its plane. A turn without a piece costs too: in it
+    /// a watch has looked at events that do not concern it.
+    pub(crate) fn end<E>(self, piece: &Poll<Option<Result<Bytes, E>>>) {
+        self.end_in(Coding::Identity, piece);
     }
 
-    /// Ends the turn, in which this piece was written, and after which it is coded. Returns what both cost,
-    /// in nanoseconds.
-    fn end_in<E>(self, coding: Coding, piece: &Poll<Option<Result<Bytes, E>>>) -> u64 {
+    /// Ends the turn, in which this piece was written, and after which it is coded, and charges its plane for both.
+    fn end_in<E>(self, coding: Coding, piece: &Poll<Option<Result<Bytes, E>>>) {
         let bytes = match piece {
             Poll::Ready(Some(Ok(bytes))) => bytes.len(),
             Poll::Ready(Some(Err(_)) | None) | Poll::Pending => 0,
@@ -235,9 +237,11 @@ impl PieceTurn {
             Coding::Identity => SEND_NANOS_PER_BYTE,
             Coding::Gzip => SEND_NANOS_PER_BYTE + COMPRESS_NANOS_PER_BYTE,
         };
-        let cost = self.timer.stop().cpu_nanos + per_byte * bytes as u64;
-        self.turn.end(cost);
-        cost
+        let nanos = self.timer.stop().cpu_nanos + per_byte * bytes as u64;
+        let meter = self.turn.meter();
+        meter.charge(nanos);
+        cost::note(Some(meter), nanos);
+        self.turn.end(nanos);
     }
 }
 
@@ -281,7 +285,7 @@ impl Stream for ChargedStream {
         let turn = PieceTurn::poll(gate, &this.meter, &mut this.place, context, now);
         let turn = ready!(turn);
         let polled = this.stream.as_mut().poll_next(context);
-        this.meter.charge(turn.end_in(this.coding, &polled));
+        turn.end_in(this.coding, &polled);
         polled
     }
 }
@@ -313,6 +317,7 @@ mod tests {
             panic!("nobody else waits");
         };
         let least = 1_000_000 * (SEND_NANOS_PER_BYTE + COMPRESS_NANOS_PER_BYTE);
-        assert!(turn.end_in(Coding::Gzip, &piece) >= least);
+        turn.end_in(Coding::Gzip, &piece);
+        assert!(plane.usage().cpu_nanos >= least);
     }
 }

@@ -4,7 +4,7 @@
 //! something or is answered; a long answer is written in one burst for each piece, and a watch in one for
 //! the events that it has. Before a burst, a request takes its turn. As long as one plane alone uses the
 //! replica, or there is time to spare, a turn costs a few atomic operations. When the bursts of several
-//! planes have taken [`ROUND_NANOS`] of each worker thread, the gate closes: requests then queue, and go
+//! planes and their connections have taken [`ROUND_NANOS`] of each worker thread, the gate closes: requests then queue, and go
 //! on in the order of [`Turns`], a round's worth at a time. Before each round the runtime polls the tasks
 //! that are ready, so that what has arrived by then is in the queue when it is decided who goes next. A
 //! request thus waits for little more than a round of others that arrived before it, and not for all of
@@ -53,7 +53,7 @@ pub(crate) struct Gate {
     last: AtomicUsize,
     /// The time until which the replica counts as shared.
     shared_until: AtomicU64,
-    /// CPU time of bursts since the last round.
+    /// CPU time of bursts, and of connections beside them, since the last round.
     spent: AtomicU64,
     closed: AtomicBool,
     /// True while a task is about to begin the next round.
@@ -137,6 +137,11 @@ impl Drop for Queued {
 }
 
 impl Turn {
+    /// Returns the plane that has the turn.
+    pub(crate) fn meter(&self) -> &Arc<PlaneMeter> {
+        &self.meter
+    }
+
     /// Ends the burst, which took `cost` nanoseconds and is all that its turn was for.
     pub(crate) fn end(mut self, cost: u64) {
         let at = self.at;
@@ -346,10 +351,17 @@ impl Gate {
             }
             return;
         }
+        self.count(cost, || at);
+    }
+
+    /// Counts CPU time of planes since the last round: that of bursts, and what connections take beside them. With
+    /// bursts alone, the small events of very many watches would go on for several rounds before the gate closes.
+    pub(crate) fn count(self: &Arc<Self>, cost: u64, now: impl FnOnce() -> Moment) {
         let spent = self.spent.fetch_add(cost, Ordering::Relaxed) + cost;
         if spent < self.round_nanos() {
             return;
         }
+        let at = now();
         if self.shared_until.load(Ordering::Relaxed) < at.0 {
             // One plane alone: nobody waits for it.
             self.spent.store(0, Ordering::Relaxed);
@@ -487,6 +499,21 @@ mod tests {
         let order = order(&gate, &tasks).await;
         assert!(order.is_sorted());
         assert_eq!(gate.waited.load(Ordering::Relaxed), 0);
+    }
+
+    #[tokio::test]
+    async fn what_connections_take_closes_the_gate_too() {
+        let gate = Gate::new(1, Arc::default());
+        let (a, b): (Arc<PlaneMeter>, Arc<PlaneMeter>) = (Arc::default(), Arc::default());
+        gate.enter(&a, Moment(1)).await.end(1);
+        gate.enter(&b, Moment(1)).await.end(1);
+        assert!(!gate.closed.load(Ordering::Relaxed));
+        gate.count(ROUND_NANOS, || Moment(1));
+        assert!(gate.closed.load(Ordering::Relaxed));
+        // Nobody waits, so the next round opens it.
+        while gate.closed.load(Ordering::Relaxed) {
+            tokio::task::yield_now().await;
+        }
     }
 
     #[tokio::test]

@@ -363,6 +363,8 @@ pub struct Running {
     pub gate: Arc<Notify>,
     /// The number of answers to GETs of `large` that are in memory.
     pub large: Arc<AtomicUsize>,
+    /// What the root plane has used.
+    pub root_meter: Arc<PlaneMeter>,
     _folder: tempfile::TempDir,
 }
 
@@ -415,11 +417,13 @@ async fn start_knowing(knowledge: Knowledge, change: impl FnOnce(&mut Config)) -
         })
     };
     let waits = Arc::new(AtomicUsize::new(0));
+    let root = plane("root", &pki);
+    let root_meter = Arc::clone(&root.meter);
     let fake = Fake {
         knowledge,
         waits: Arc::clone(&waits),
         planes: vec![
-            plane("root", &pki),
+            root,
             plane("team-a", &pki),
             plane("team-b", &other_ca),
             plane("stuck", &pki),
@@ -441,6 +445,7 @@ async fn start_knowing(knowledge: Knowledge, change: impl FnOnce(&mut Config)) -
         waits,
         gate,
         large,
+        root_meter,
         _folder: folder,
     }
 }

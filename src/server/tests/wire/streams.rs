@@ -125,6 +125,28 @@ async fn watches_bring_events_as_they_come_and_are_counted() {
     }
 }
 
+/// A request is paid for before its answer is sent. What the connection does from then on has no request.
+#[tokio::test]
+async fn a_plane_pays_for_what_its_connections_do_beside_requests() {
+    let server = start().await;
+    let used = || server.root_meter.usage().cpu_nanos;
+    for protocol in PROTOCOLS {
+        let mut client = Client::admin(&server, protocol).await;
+        let reply = client.get("/api/v1/pods?limit=3").await;
+        assert_eq!(reply.status, StatusCode::OK);
+        let before = used();
+        assert!(before > 0);
+        drop(client);
+        let charged = async {
+            while used() == before {
+                tokio::task::yield_now().await;
+            }
+        };
+        let waited = tokio::time::timeout(PATIENCE, charged).await;
+        waited.expect("the end of the connection is charged");
+    }
+}
+
 #[tokio::test]
 async fn a_watch_has_a_deadline_until_it_has_begun() {
     let begin_max = Duration::from_millis(50);
