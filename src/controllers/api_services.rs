@@ -11,7 +11,7 @@ use crate::work::Progress;
 use polyplane_apimachinery::json::scan;
 use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_apimachinery::{Str, Value, json};
-use polyplane_plane::{Flags, Key, ObjectRef, Prefix, Start};
+use polyplane_plane::{Flags, Key, ObjectRef, Prefix, Start, YieldBudget};
 use polyplane_registry::{Resource, Tenant, Verb};
 use std::collections::BTreeMap;
 
@@ -37,8 +37,9 @@ pub(crate) fn is_source(group: &str, resource: &str) -> bool {
 }
 
 /// Returns whether an APIService is missing, wrong or without a version.
-pub(crate) fn has_work(tenant: &Tenant) -> bool {
-    changes(tenant).is_ok_and(|changes| !changes.is_empty())
+pub(crate) async fn has_work(tenant: &Tenant) -> bool {
+    let changes = changes(tenant).await;
+    changes.is_ok_and(|changes| !changes.is_empty())
 }
 
 /// Creates, corrects and deletes APIServices until they are those of the versions that are served. An APIService
@@ -48,7 +49,7 @@ pub(crate) async fn settle(client: &OwnClient, tenant: &Tenant) -> Result<Progre
         return Ok(Progress::Done);
     };
     let mut refused = None;
-    for change in changes(tenant)? {
+    for change in changes(tenant).await? {
         match change.request(row).send(client, tenant).await {
             Ok(_) => {}
             // Somebody else was faster, and that write has queued this again.
@@ -87,7 +88,7 @@ impl Change {
 }
 
 /// Returns what has to be done. As upstream, an APIService without the label belongs to its users, whatever it says.
-fn changes(tenant: &Tenant) -> Result<Vec<Change>, ApiError> {
+async fn changes(tenant: &Tenant) -> Result<Vec<Change>, ApiError> {
     let kinds = tenant.kinds();
     let cut = tenant.plane.snapshot();
     // A plane without definitions does not look at all built-in kinds.
@@ -99,8 +100,9 @@ fn changes(tenant: &Tenant) -> Result<Vec<Change>, ApiError> {
         .filter(|row| row.custom.is_some())
         .map(|row| (format!("{}.{}", row.version, row.group), &**row))
         .collect();
-    let mut changes = Vec::new();
+    let (mut changes, mut yield_budget) = (Vec::new(), YieldBudget::default());
     for present in cut.range(&Prefix::resource(GROUP, RESOURCE), Start::First) {
+        yield_budget.spend(present.body_len()).await;
         let row = wanted.remove(present.key().name());
         if present.is_template() || present.flags().has(Flags::DELETING) || !is_managed(&present) {
             continue;

@@ -517,7 +517,7 @@ impl Reconcilers {
         if service_ranges::has_work(tenant) {
             self.add(tenant, WorkItem::ServiceRanges);
         }
-        if api_services::has_work(tenant) {
+        if api_services::has_work(tenant).await {
             self.add(tenant, WorkItem::ApiServices);
         }
         for name in definitions::pending(tenant) {

@@ -12,7 +12,7 @@
 
 use std::any::Any;
 use std::collections::HashMap;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use aws_lc_rs::digest;
 use bytes::Bytes;
@@ -22,6 +22,7 @@ use crate::history::event::Event;
 use crate::key::{Key, Prefix};
 use crate::state::Resources;
 use crate::state::entry::{Entry, Flags};
+use crate::state::tree::{Item, Tree, Weight};
 use crate::version::Version;
 
 /// Identifies content across planes: equal ids mean equal content. It is the first half of a SHA-256,
@@ -105,57 +106,125 @@ pub trait Derivation: Send + Sync + 'static {
     /// long and never panic.
     fn row(&self, source: &Source<'_>) -> Option<Row>;
 
-    /// Returns the table through which planes with the same definitions share them.
+    /// Returns the table through which planes with the same definitions share them once these are published.
     fn overlays(&self) -> &ByContent<Overlay>;
 }
 
-/// The rows of all objects of a root. Shared by all planes with the same definitions.
-#[derive(Debug)]
+/// The rows of all objects of a root. It shares with the overlays before it what has not changed, because a plane
+/// may have thousands of definitions and change them one by one.
+#[derive(Debug, Default)]
 pub struct Overlay {
-    id: ContentId,
+    /// Computed when it is first needed, which takes as long as there are rows.
+    id: OnceLock<ContentId>,
     /// Ordered by resource, then by the key of the object: only the first row of a resource counts.
-    rows: Vec<(Key, Row)>,
+    by_resource: Tree<ByResource>,
+    by_object: Tree<ByObject>,
+}
+
+/// An object with the row that follows from it.
+#[derive(Debug)]
+struct Defining {
+    object: Key,
+    row: Row,
+    /// The bytes of the resource, then those of the object's key. No resource is the beginning of another one.
+    order: Arc<[u8]>,
+}
+
+#[derive(Debug, Clone)]
+struct ByResource(Arc<Defining>);
+
+#[derive(Debug, Clone)]
+struct ByObject(Arc<Defining>);
+
+impl Item for ByResource {
+    fn sort_key(&self) -> &Arc<[u8]> {
+        &self.0.order
+    }
+
+    fn weight(&self) -> Weight {
+        Weight::of_layer()
+    }
+}
+
+impl Item for ByObject {
+    fn sort_key(&self) -> &Arc<[u8]> {
+        self.0.object.shared()
+    }
+
+    fn weight(&self) -> Weight {
+        Weight::of_layer()
+    }
 }
 
 impl Overlay {
     /// Returns the id of the whole content.
     #[must_use]
     pub fn id(&self) -> ContentId {
-        self.id
+        *self.id.get_or_init(|| {
+            let parts = self.by_resource.iter().flat_map(|ByResource(defining)| {
+                let (object, row) = (&defining.object, &defining.row);
+                let (resource, view) = (row.resource.as_bytes(), row.view.as_bytes());
+                [object.as_bytes(), resource, view, row.id.as_bytes()]
+            });
+            ContentId::of(parts)
+        })
     }
 
     /// Returns the row of a resource.
     #[must_use]
     pub fn row(&self, resource: &Prefix) -> Option<&Row> {
-        let before = |(_, row): &(Key, Row)| row.resource < *resource;
-        let at = self.rows.partition_point(before);
-        let (_, row) = self.rows.get(at)?;
-        (row.resource == *resource).then_some(row)
+        let ByResource(first) = self.by_resource.iter_from(resource.as_bytes()).next()?;
+        (first.row.resource == *resource).then_some(&first.row)
     }
 
     /// Returns the rows that count, in order of their resources.
     pub fn rows(&self) -> impl Iterator<Item = &Row> {
         let mut last: Option<&Prefix> = None;
-        self.rows.iter().filter_map(move |(_, row)| {
-            let first = last != Some(&row.resource);
-            last = Some(&row.resource);
-            first.then_some(row)
-        })
+        self.by_resource
+            .iter()
+            .filter_map(move |ByResource(defining)| {
+                let row = &defining.row;
+                let first = last != Some(&row.resource);
+                last = Some(&row.resource);
+                first.then_some(row)
+            })
     }
 
-    fn of(mut rows: Vec<(Key, Row)>, shared: &ByContent<Self>) -> Option<Arc<Self>> {
-        if rows.is_empty() {
-            return None;
+    fn row_of_object(&self, object: &Key) -> Option<&Row> {
+        let ByObject(defining) = self.by_object.get(object.as_bytes())?;
+        Some(&defining.row)
+    }
+
+    /// Returns an overlay with the same rows, to be changed.
+    fn to_be_changed(&self) -> Self {
+        Self {
+            id: OnceLock::new(),
+            by_resource: self.by_resource.clone(),
+            by_object: self.by_object.clone(),
         }
-        rows.sort_by(|(a, left), (b, right)| {
-            (&left.resource, a.as_bytes()).cmp(&(&right.resource, b.as_bytes()))
+    }
+
+    /// Sets or removes the row of an object. Nobody has asked for the id yet.
+    fn set(&mut self, object: &Key, row: Option<Row>) {
+        if let Some(ByObject(old)) = self.by_object.remove(object.as_bytes()) {
+            self.by_resource.remove(&old.order);
+        }
+        let Some(row) = row else {
+            return;
+        };
+        let order = [row.resource.as_bytes(), object.as_bytes()].concat();
+        let defining = Arc::new(Defining {
+            object: object.clone(),
+            row,
+            order: order.into(),
         });
-        let parts = rows.iter().flat_map(|(key, row)| {
-            let (resource, view) = (row.resource.as_bytes(), row.view.as_bytes());
-            [key.as_bytes(), resource, view, row.id.as_bytes()]
-        });
-        let id = ContentId::of(parts);
-        Some(shared.share(id, || Self { id, rows }))
+        self.by_resource.insert(ByResource(Arc::clone(&defining)));
+        self.by_object.insert(ByObject(defining));
+    }
+
+    /// Returns the overlay, unless it has no rows.
+    fn unless_empty(self) -> Option<Arc<Self>> {
+        (!self.by_object.is_empty()).then(|| Arc::new(self))
     }
 }
 
@@ -189,7 +258,11 @@ impl<T> ByContent<T> {
             return known;
         }
         // Made outside the lock. If another task was faster, its content is used.
-        let made = Arc::new(make());
+        self.share_made(id, Arc::new(make()))
+    }
+
+    /// Returns the living content with this id if there is one, else `made`, which has the id.
+    pub(crate) fn share_made(&self, id: ContentId, made: Arc<T>) -> Arc<T> {
         let mut alive = self.0.lock();
         if let Some(known) = alive.known.get(&id).and_then(Weak::upgrade) {
             return known;
@@ -220,7 +293,8 @@ impl<T> ByContent<T> {
 pub(crate) struct Derive(pub(crate) Option<Arc<dyn Derivation>>);
 
 impl Derive {
-    /// Returns the overlay of a root in which one object was put or removed.
+    /// Returns the overlay of a root in which one object was put or removed. It is not shared with other planes, see
+    /// [`Self::shared`].
     pub(crate) fn next(
         &self,
         overlay: Option<&Arc<Overlay>>,
@@ -232,25 +306,40 @@ impl Derive {
             return unchanged();
         };
         let row = entry.and_then(|entry| row_of(derivation, entry));
-        let rows = overlay.map_or(&[][..], |overlay| &overlay.rows);
-        let known = rows.iter().find(|(other, _)| other == key);
-        if same(known.map(|(_, row)| row), row.as_ref()) {
+        let known = overlay.and_then(|overlay| overlay.row_of_object(key));
+        if same(known, row.as_ref()) {
             return unchanged();
         }
-        let others = rows.iter().filter(|(other, _)| other != key).cloned();
-        let rows = others.chain(row.map(|row| (key.clone(), row))).collect();
-        Overlay::of(rows, derivation.overlays())
+        let mut next = overlay.map_or_else(Overlay::default, |overlay| overlay.to_be_changed());
+        next.set(key, row);
+        next.unless_empty()
+    }
+
+    /// Returns the overlay that all planes with the same definitions share; `known` is shared already. It takes as long
+    /// as there are rows, so it is called once for many changes.
+    pub(crate) fn shared(
+        &self,
+        overlay: Option<Arc<Overlay>>,
+        known: Option<&Arc<Overlay>>,
+    ) -> Option<Arc<Overlay>> {
+        let overlay = overlay?;
+        match &self.0 {
+            Some(derivation) if !known.is_some_and(|known| Arc::ptr_eq(known, &overlay)) => {
+                let id = overlay.id();
+                Some(derivation.overlays().share_made(id, overlay))
+            }
+            Some(_) | None => Some(overlay),
+        }
     }
 
     /// Derives the overlay of a root from all its objects.
     pub(crate) fn anew(&self, resources: &Resources) -> Option<Arc<Overlay>> {
         let derivation = self.0.as_ref()?;
-        let covered = resources.of_resources(|first| derivation.covers(first));
-        let rows = covered.filter_map(|entry| {
-            let row = row_of(derivation, entry)?;
-            Some((entry.key().clone(), row))
-        });
-        Overlay::of(rows.collect(), derivation.overlays())
+        let mut all = Overlay::default();
+        for entry in resources.of_resources(|first| derivation.covers(first)) {
+            all.set(entry.key(), row_of(derivation, entry));
+        }
+        self.shared(all.unless_empty(), None)
     }
 
     /// Returns the resources whose definitions these events change, each with the version of the

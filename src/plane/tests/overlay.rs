@@ -349,6 +349,36 @@ async fn a_watch_ends_with_its_view_and_goes_on_only_from_above_the_change() {
     new.expect("from its definition on");
 }
 
+/// Each overlay that planes may share is hashed as a whole, and known by then. So the known ones count that.
+#[tokio::test]
+async fn many_definitions_are_hashed_once_and_not_one_by_one() {
+    const COUNT: usize = 50;
+    let site = Site::new();
+    let shared = Arc::new(ByLabelText::default());
+    let derivation: Arc<dyn Derivation> = shared.clone();
+    let plane = site.open_with("a", with(&derivation)).await;
+    let defined =
+        (0..COUNT).map(|n| put_labelled(&format!("o-{n}"), &format!("def.r-{n}.1.a"), "1"));
+    let done = plane.submit(write(defined.collect())).await;
+    done.expect("fine");
+    assert_eq!(plane.overlay().expect("defined").rows().count(), COUNT);
+    assert_eq!(shared.overlays.len(), 1, "the published one");
+
+    let last = COUNT - 1;
+    let deleted = (0..last).map(|n| delete(&format!("o-{n}")));
+    let done = plane.submit(write(deleted.collect())).await;
+    done.expect("fine");
+    let left = plane.overlay().expect("one is left");
+    assert_eq!(left.rows().count(), 1);
+    let resource = Prefix::resource("example.com", &format!("r-{last}"));
+    assert!(left.row(&resource).is_some());
+    assert_eq!(
+        shared.overlays.len(),
+        2,
+        "and the one before, which may be dead"
+    );
+}
+
 #[tokio::test]
 async fn planes_that_define_the_same_share_it_and_it_dies_with_them() {
     let site = Site::new();

@@ -389,7 +389,8 @@ impl Plane {
 
     fn compute_landing(&self, part: &CommitPart, revision: Revision) -> Landing {
         let context = self.context();
-        let mut root = (*self.published()).clone();
+        let before = self.published();
+        let mut root = (*before).clone();
         let mut events = Vec::new();
         let mut entries = Vec::new();
         let mut answers = Vec::with_capacity(part.writes.len());
@@ -438,6 +439,8 @@ impl Plane {
                 version: last,
             });
         }
+        let known = before.overlay.as_ref();
+        root.overlay = context.derive.shared(root.overlay.take(), known);
         root.head = Version::after(self.base(), revision);
         Landing {
             root,
