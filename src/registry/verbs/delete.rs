@@ -24,11 +24,14 @@ use futures_util::future::{self, BoxFuture};
 use polyplane_apimachinery::status::{ApiError, Qualified, Reason};
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Str, Value};
-use polyplane_plane::Key;
+use polyplane_plane::{Key, ObjectRef};
 
 /// Number of objects of one collection that are deleted at the same time, and share a transaction. All are
 /// prepared in one poll, so with more they would hold up other tasks of the worker thread.
 const DELETES_MAX: usize = 32;
+/// Bytes of these objects, unless it is one alone. With more, deletions of large objects, such as definitions of kinds,
+/// would be prepared for many milliseconds in one poll.
+const DELETES_BYTES_MAX: usize = 256 * 1024;
 /// The priority classes that components of the system name in their pods.
 const SYSTEM_PRIORITY_CLASSES: [&str; 2] = ["system-node-critical", "system-cluster-critical"];
 /// The last second of the year 9999. Clients cannot read an object with a later time.
@@ -513,7 +516,11 @@ pub async fn delete_collection(call: &Call<'_>, wish: Representation) -> Result<
     let listed = Listed::new(call, wish, selection, prefix, page).await?;
     // The request itself was counted as one write.
     let mut paid = 1;
-    for some in items.items.chunks(DELETES_MAX) {
+    let mut rest = &items.items[..];
+    while !rest.is_empty() {
+        let count = deleted_together(rest.iter().map(ObjectRef::body_len));
+        let (some, others) = rest.split_at(count);
+        rest = others;
         let (allowed, limited) = pay(call, some.len(), &mut paid);
         // Made in parts: those of a large collection would take much memory at once.
         let deletions: Vec<BoxFuture<'_, Result<(), ApiError>>> = some
@@ -527,6 +534,16 @@ pub async fn delete_collection(call: &Call<'_>, wish: Representation) -> Result<
         limited?;
     }
     Ok(listed)
+}
+
+/// Returns how many objects of a collection are deleted at the same time, of those with these lengths. At least one.
+fn deleted_together(lengths: impl Iterator<Item = usize>) -> usize {
+    let mut bytes = 0_usize;
+    let fitting = lengths.take(DELETES_MAX).take_while(|length| {
+        bytes += *length;
+        bytes <= DELETES_BYTES_MAX
+    });
+    fitting.count().max(1)
 }
 
 /// Counts deletions of a collection against the plane's rate of writes. Returns how many of `wanted` may be made, and
@@ -568,4 +585,19 @@ async fn delete_selected(
         delete.finish().await?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_that_are_deleted_together_are_bounded_in_number_and_bytes() {
+        let together =
+            |length: usize, count: usize| deleted_together(std::iter::repeat_n(length, count));
+        assert_eq!(together(1, 1000), DELETES_MAX);
+        assert_eq!(together(1, 7), 7);
+        assert_eq!(together(DELETES_BYTES_MAX / 4, 1000), 4);
+        assert_eq!(together(DELETES_BYTES_MAX + 1, 1000), 1, "it is alone");
+    }
 }
