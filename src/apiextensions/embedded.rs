@@ -1,5 +1,6 @@
 //! Checks objects that are embedded in custom objects and have a kind and metadata of their own.
 
+use crate::complaints::{self, ComplaintCounter};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names::{NameRule, dns1035_label};
@@ -12,39 +13,62 @@ pub(crate) fn validate<'s, S: Shape<'s>>(
     value: &Value,
     path: &Path<'_>,
 ) -> Vec<FieldError> {
-    let mut errors = Vec::new();
-    node(shape, value, path, &mut errors);
-    errors
+    let mut found = Found::default();
+    node(shape, value, path, &mut found);
+    found.errors
 }
 
-fn node<'s, S: Shape<'s>>(shape: S, value: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+/// The complaints, up to their bound.
+#[derive(Default)]
+struct Found {
+    errors: Vec<FieldError>,
+    said: ComplaintCounter,
+}
+
+impl Found {
+    fn add(&mut self, error: FieldError) {
+        if self.said.is_full() {
+            return;
+        }
+        let field = complaints::path(error.field);
+        let error = FieldError { field, ..error };
+        self.said.count(&error);
+        self.errors.push(error);
+    }
+}
+
+fn node<'s, S: Shape<'s>>(shape: S, value: &Value, path: &Path<'_>, found: &mut Found) {
+    if found.said.is_full() {
+        return;
+    }
     match value {
         Value::Object(members) => {
             if shape.is_embedded() {
-                embedded(value, path, errors);
+                embedded(value, path, found);
             }
             for (name, value) in members.iter() {
+                let step = complaints::step(name);
                 if let Some(child) = shape.child(name) {
-                    node(child, value, &path.child(name), errors);
+                    node(child, value, &path.child(&step), found);
                 } else if let Some(values) = shape.member(name) {
-                    node(values, value, &path.key(name), errors);
+                    node(values, value, &path.key(&step), found);
                 }
             }
         }
         Value::Array(items) => {
             let Some(item) = shape.item() else { return };
             for (at, value) in items.iter().enumerate() {
-                node(item, value, &path.index(at), errors);
+                node(item, value, &path.index(at), found);
             }
         }
         Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::String(_) => {}
     }
 }
 
-fn embedded(object: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn embedded(object: &Value, path: &Path<'_>, found: &mut Found) {
     for name in ["apiVersion", "kind"] {
         if object.get(name).is_none() {
-            errors.push(FieldError::required(&path.child(name), ""));
+            found.add(FieldError::required(&path.child(name), ""));
         }
     }
     if let Some(version) = object.get("apiVersion") {
@@ -57,7 +81,9 @@ fn embedded(object: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
             _ => Some("must be a string".to_owned()),
         };
         let place = path.child("apiVersion");
-        errors.extend(complaint.map(|text| FieldError::invalid(&place, version.clone(), text)));
+        if let Some(text) = complaint {
+            found.add(FieldError::invalid(&place, version.clone(), text));
+        }
     }
     if let Some(kind) = object.get("kind") {
         let complaint = match kind {
@@ -70,28 +96,30 @@ fn embedded(object: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
             _ => Some("must be a string".to_owned()),
         };
         let place = path.child("kind");
-        errors.extend(complaint.map(|text| FieldError::invalid(&place, kind.clone(), text)));
+        if let Some(text) = complaint {
+            found.add(FieldError::invalid(&place, kind.clone(), text));
+        }
     }
     if let Some(own) = object.get("metadata") {
-        own_metadata(own, &path.child("metadata"), errors);
+        own_metadata(own, &path.child("metadata"), found);
     }
 }
 
-fn own_metadata(own: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn own_metadata(own: &Value, path: &Path<'_>, found: &mut Found) {
     // As in Go, where null leaves a struct as it is.
     if own.is_null() {
         return;
     }
     if own.as_object().is_none() {
-        let found = match own {
+        let of = match own {
             Value::Bool(_) => "bool",
             Value::Int(_) | Value::Float(_) => "number",
             Value::String(_) => "string",
             Value::Array(_) => "array",
             Value::Null | Value::Object(_) => "object",
         };
-        let text = format!("json: cannot unmarshal {found} into Go value of type v1.ObjectMeta");
-        return errors.push(FieldError::invalid(path, own.clone(), text));
+        let text = format!("json: cannot unmarshal {of} into Go value of type v1.ObjectMeta");
+        return found.add(FieldError::invalid(path, own.clone(), text));
     }
     let mut object = Value::object();
     object.set(&["metadata"], own.clone());
@@ -106,7 +134,7 @@ fn own_metadata(own: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     for mut error in metadata::validate(&object, scope, NameRule::PathSegment) {
         let below = error.field.strip_prefix("metadata").unwrap_or("");
         error.field = format!("{path}{below}");
-        errors.push(error);
+        found.add(error);
     }
 }
 
@@ -144,5 +172,26 @@ mod tests {
         let object = read(r#"{"apiVersion": "v1", "kind": "A", "metadata": null}"#);
         let object = object.expect("it is JSON").value;
         assert!(validate(structural.root(), &object, &Path::NIL).is_empty());
+    }
+
+    #[test]
+    fn complaints_about_embedded_objects_have_a_bound_in_bytes() {
+        let embedded = json!({"type": "object", "x-kubernetes-embedded-resource": true});
+        let mut schema = json!({"type": "array", "items": embedded});
+        let mut object = Value::Array(vec![Value::object(); 10_000]);
+        for _ in 0..3 {
+            let name = "n".repeat(200_000);
+            let mut above = json!({"type": "object"});
+            above.set(&["properties", name.as_str()], schema);
+            schema = above;
+            object = Value::Object([(name.as_str(), object)].into_iter().collect());
+        }
+        let structural = Structural::parse(&schema).expect("it is structural");
+        let found = validate(structural.root(), &object, &Path::NIL);
+        let bytes: usize = found.iter().map(|error| error.to_string().len()).sum();
+        assert!(
+            found.len() > 100 && bytes < 2 * complaints::BYTES_MAX,
+            "{bytes}"
+        );
     }
 }

@@ -10,6 +10,7 @@
 //! Invariant: a row is a pure function of one definition. Nothing here does I/O or knows HTTP; which
 //! definitions may be stored, and what becomes of their status, `batteries` decides.
 
+mod complaints;
 pub mod defaults;
 pub mod definition;
 mod derivation;

@@ -14,9 +14,10 @@ mod view;
 pub use field_path::{FoundField, Steps, find_field, normalized};
 pub use polyplane_cel::{RESERVED, check_pattern, is_reserved};
 
-use declaration::{Declaration, escape};
+use declaration::{Declaration, escape, type_name};
 pub use evaluation::{Findings, Limits, Write};
 
+use crate::complaints;
 use crate::validation::Schema;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::{Map, Str, Value};
@@ -129,7 +130,8 @@ impl Rules {
 
     /// Returns the bytes of memory that the rules take, approximately.
     pub fn bytes(&self) -> usize {
-        self.root.as_ref().map_or(0, RuleNode::bytes)
+        let declaration = self.declaration.as_ref().map_or(0, |of| of.bytes());
+        declaration + self.root.as_ref().map_or(0, RuleNode::bytes)
     }
 
     /// Returns what the rules say about a whole object that replaces another one or is new.
@@ -167,13 +169,40 @@ impl Rules {
 }
 
 impl RuleNode {
+    /// Returns the node of a property. The properties have the order of the schema's members.
+    fn property(&self, name: &str) -> Option<&Self> {
+        let found = self
+            .properties
+            .binary_search_by(|(known, _)| known.as_str().cmp(name));
+        found.ok().map(|at| &self.properties[at].1)
+    }
+
     fn bytes(&self) -> usize {
-        // A program takes some kilobytes.
-        let own = size_of::<Self>() + self.rules.len() * (4 << 10);
-        let properties: usize = self.properties.iter().map(|(_, node)| node.bytes()).sum();
+        let rules: usize = self.rules.iter().map(Rule::bytes).sum();
+        let keys = self.keys.iter().flat_map(|keys| keys.iter());
+        let keys: usize = keys.map(|key| size_of::<Str>() + key.len()).sum();
+        let properties = self.properties.iter();
+        let properties: usize = properties
+            .map(|(name, node)| size_of::<Str>() + name.len() + node.bytes())
+            .sum();
         let below = self.values.iter().chain(&self.items);
         let below = below.map(|node| &**node).chain(&self.all);
-        own + properties + below.map(|node| node.bytes()).sum::<usize>()
+        let below: usize = below.map(Self::bytes).sum();
+        let own = self.own.as_ref().map_or(0, |own| own.bytes());
+        size_of::<Self>() + self.of.len() + rules + keys + properties + below + own
+    }
+}
+
+impl Rule {
+    fn bytes(&self) -> usize {
+        let program = self.program.as_ref().map_or_else(String::len, Program::bytes);
+        let message = self.message.as_ref().map_or(0, |message| {
+            message.program.bytes() + message.source.len()
+        });
+        let reason = self.reason.as_ref().map_or(0, Str::len);
+        let field = self.field.as_ref().map_or(0, String::len);
+        let texts = self.shown.len() + self.detail.len() + reason + field;
+        size_of::<Self>() + program + message + texts
     }
 }
 
@@ -341,7 +370,7 @@ impl<'b> Compiler<'b> {
     ) -> Vec<(Str, RuleNode)> {
         let mut nodes = Vec::new();
         let properties = rules["properties"].as_object().into_iter();
-        for (name, rules) in properties.flat_map(Map::iter) {
+        for (at, (name, rules)) in properties.flat_map(Map::iter).enumerate() {
             let property = &schema["properties"][name];
             if escape(name).is_some() {
                 let below = declaration.property(name);
@@ -350,9 +379,10 @@ impl<'b> Compiler<'b> {
             } else if has_rules(rules, depth) {
                 // Expressions around it cannot see it, but it can have expressions.
                 let embedded = property.bool_at(&["x-kubernetes-embedded-resource"]);
-                let own =
-                    Declaration::of(property, embedded, &format!("{SELF_TYPE}.{depth}.{name}"));
-                let Some(own) = own else { continue };
+                let of = type_name(&format!("{SELF_TYPE}.{depth}"), name, at);
+                let Some(own) = Declaration::of(property, embedded, &of) else {
+                    continue;
+                };
                 own.declare(&mut self.environment);
                 let node = self.node(rules, property, Some(&own), depth + 1);
                 nodes.extend(node.map(|node| {
@@ -390,7 +420,7 @@ impl<'b> Compiler<'b> {
         };
         let field = match text("fieldPath") {
             "" => None,
-            path => normalized(path, schema),
+            path => normalized(path, schema).map(complaints::path),
         };
         Rule {
             uses_old: compiled.as_ref().is_ok_and(|rule| uses_old(&rule.checked)),

@@ -2,7 +2,7 @@
 
 use polyplane_apimachinery::{Map, Value};
 use polyplane_cel::{Environment, Range, Relation, Sizes, Type, is_reserved};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 /// Bytes of the largest request, from which upstream estimates the size of what has no limit.
@@ -12,6 +12,9 @@ const NAME_LENGTH_MAX: i64 = 253;
 /// Bytes of a time in JSON.
 const TIME_BYTES_MAX: i64 = 32;
 const DATE_BYTES: i64 = 12;
+/// Bytes of the name of a type up to which it is the path of its values. Names of types contain those of the types
+/// around them, so a few long names of members would take gigabytes.
+const TYPE_NAME_BYTES_MAX: usize = 1 << 10;
 
 /// The declaration of the values of a schema.
 #[derive(Debug, Clone)]
@@ -85,7 +88,7 @@ impl Declaration {
     fn list(schema: &Value, name: &str) -> Option<Self> {
         let items = &schema["items"];
         let embedded = is_embedded(items);
-        let item = Self::of(items, embedded, &format!("{name}.@idx"))?;
+        let item = Self::of(items, embedded, &type_name(name, "@idx", 0))?;
         let unlimited = (REQUEST_BYTES_MAX - 2) / (item.min_bytes + 1);
         Some(Self {
             of: Type::list(item.of.clone()),
@@ -98,7 +101,8 @@ impl Declaration {
     fn object(schema: &Value, is_root: bool, name: &str) -> Option<Self> {
         let values = &schema["additionalProperties"];
         if values.as_object().is_some() {
-            let value = Self::of(values, is_embedded(values), &format!("{name}.@elem"))?;
+            let of_value = type_name(name, "@elem", 0);
+            let value = Self::of(values, is_embedded(values), &of_value)?;
             let unlimited = (REQUEST_BYTES_MAX - 2) / (value.min_bytes + 6);
             return Some(Self {
                 of: Type::map(Type::String, value.of.clone()),
@@ -107,23 +111,24 @@ impl Declaration {
                 min_bytes: 2,
             });
         }
-        let completed = (is_root && !has_metadata(schema)).then(|| with_metadata(schema));
-        let schema = completed.as_ref().unwrap_or(schema);
-        let required: Vec<&str> = schema
-            .items_at(&["required"])
-            .iter()
-            .filter_map(Value::as_str)
-            .collect();
+        let added = (is_root && !has_metadata(schema)).then(|| metadata_of(schema));
+        let added = added.as_ref().and_then(Value::as_object);
+        let required = schema.items_at(&["required"]).iter();
+        let required: HashSet<&str> = required.filter_map(Value::as_str).collect();
         let mut fields = BTreeMap::new();
         let mut min_bytes = 2;
         let properties = schema["properties"].as_object().into_iter();
-        for (own, property) in properties.flat_map(Map::iter) {
+        let properties = properties
+            .flat_map(Map::iter)
+            .filter(|(name, _)| added.is_none_or(|added| !added.contains_key(name)))
+            .chain(added.into_iter().flat_map(Map::iter));
+        for (at, (own, property)) in properties.enumerate() {
             let escaped = escape(own);
-            let of_field = format!("{name}.{}", escaped.as_deref().unwrap_or(own));
+            let of_field = type_name(name, escaped.as_deref().unwrap_or(own), at);
             let Some(declaration) = Self::of(property, is_embedded(property), &of_field) else {
                 continue;
             };
-            if required.contains(&own) && property.get("default").is_none() {
+            if required.contains(own) && property.get("default").is_none() {
                 let length = i64::try_from(own.len()).unwrap_or(0);
                 min_bytes += length + declaration.min_bytes + 4;
             }
@@ -185,6 +190,32 @@ impl Declaration {
             Form::Map(below) | Form::List(below, _) => below.declare(environment),
             _ => {}
         }
+    }
+
+    /// Returns the bytes of memory that the declaration takes, approximately.
+    pub fn bytes(&self) -> usize {
+        let name = match &self.of {
+            Type::Struct(name) => name.len(),
+            _ => 0,
+        };
+        let parts = match &self.form {
+            Form::Object(fields) => {
+                let fields = fields.iter().map(|(name, field)| {
+                    let names = name.len() + field.name.len();
+                    size_of::<(String, Field)>() + names + field.declaration.bytes()
+                });
+                fields.sum::<usize>()
+            }
+            Form::Map(below) => below.bytes(),
+            Form::List(below, relation) => match relation {
+                Relation::Keyed(keys) => {
+                    below.bytes() + keys.iter().map(|key| key.len()).sum::<usize>()
+                }
+                Relation::Ordered | Relation::Set => below.bytes(),
+            },
+            _ => 0,
+        };
+        size_of::<Self>() + name + parts
     }
 
     /// Returns the declaration of a property, by its name in objects.
@@ -266,14 +297,9 @@ fn has_metadata(schema: &Value) -> bool {
     of(&["metadata"]) == "object" && texts.iter().all(|path| of(path) == "string")
 }
 
-/// Returns the schema of a whole object with kind, version and names.
-fn with_metadata(schema: &Value) -> Value {
-    let mut completed = Value::object();
-    for name in ["type", "required", "properties"] {
-        if let Some(member) = schema.get(name) {
-            completed.set(&[name], member.clone());
-        }
-    }
+/// Returns the properties of kind, version and names that a whole object has, whatever its schema says. The rest of
+/// the schema is not copied: objects in objects would copy it again and again.
+fn metadata_of(schema: &Value) -> Value {
     let known = &schema["properties"]["metadata"]["properties"];
     let text = |name: &str, max: i64| {
         let length = known[name].int_at(&["maxLength"]).unwrap_or(max).min(max);
@@ -287,10 +313,26 @@ fn with_metadata(schema: &Value) -> Value {
             "generateName": (text("generateName", NAME_LENGTH_MAX - 1))
         }
     });
-    completed.set(&["properties", "kind"], plain());
-    completed.set(&["properties", "apiVersion"], plain());
-    completed.set(&["properties", "metadata"], names);
-    completed
+    let mut properties = Value::object();
+    properties.set(&["kind"], plain());
+    properties.set(&["apiVersion"], plain());
+    properties.set(&["metadata"], names);
+    properties
+}
+
+/// Returns the name of the type of a member, which is the `at`th of its type: the path, as upstream names it, or the
+/// beginning of one that is too long, with a number that tells it from the other members.
+pub(super) fn type_name(of: &str, member: &str, at: usize) -> String {
+    if of.len() > TYPE_NAME_BYTES_MAX {
+        // It ends with a number itself.
+        return format!("{of}…{at}");
+    }
+    let whole = of.len() + 1 + member.len();
+    if whole <= TYPE_NAME_BYTES_MAX {
+        return format!("{of}.{member}");
+    }
+    let room = TYPE_NAME_BYTES_MAX.saturating_sub(of.len() + 1);
+    format!("{of}.{}…{at}", &member[..member.floor_char_boundary(room)])
 }
 
 /// Returns the word of the language that a name in expressions stands for, if it does.
@@ -345,5 +387,80 @@ mod tests {
         ] {
             assert_eq!(escape(name).as_deref(), escaped, "{name}");
         }
+    }
+
+    fn longest_name(declaration: &Declaration) -> usize {
+        let own = match &declaration.of {
+            Type::Struct(name) => name.len(),
+            _ => 0,
+        };
+        let below = match &declaration.form {
+            Form::Object(fields) => {
+                let fields = fields.values();
+                fields.map(|field| longest_name(&field.declaration)).max()
+            }
+            _ => declaration.element().map(longest_name),
+        };
+        own.max(below.unwrap_or(0))
+    }
+
+    #[test]
+    fn names_of_types_do_not_multiply_long_names_of_members() {
+        let mut schema = polyplane_apimachinery::json!({"type": "object"});
+        for _ in 0..100 {
+            let [one, two] = ["a", "b"].map(|letter| letter.repeat(10_000));
+            let mut above = polyplane_apimachinery::json!({"type": "object"});
+            let plain = polyplane_apimachinery::json!({"type": "object"});
+            above.set(&["properties", one.as_str()], plain);
+            above.set(&["properties", two.as_str()], schema);
+            schema = above;
+        }
+        let declaration = Declaration::of(&schema, false, "selfType").expect("it is an object");
+        let longest = longest_name(&declaration);
+        assert!(longest < 2 * TYPE_NAME_BYTES_MAX, "{longest}");
+    }
+
+    #[test]
+    fn whole_objects_have_kind_and_name_beside_their_other_properties() {
+        let schema = polyplane_apimachinery::json!({
+            "type": "object",
+            "required": ["spec"],
+            "properties": {
+                "spec": {"type": "string"},
+                "kind": {"type": "integer"},
+                "metadata": {"type": "object", "properties": {"labels": {"type": "string"}}}
+            }
+        });
+        let seen = |is_root: bool, name: &str| {
+            let whole = Declaration::of(&schema, is_root, "selfType").expect("it is an object");
+            let found = whole.property(name).map(|property| property.of.clone());
+            (found, whole.min_bytes)
+        };
+        assert_eq!(seen(true, "kind"), (Some(Type::String), 12));
+        assert_eq!(seen(true, "apiVersion"), (Some(Type::String), 12));
+        assert_eq!(seen(true, "spec"), (Some(Type::String), 12));
+        assert_eq!(seen(false, "kind"), (Some(Type::Int), 12));
+        assert_eq!(seen(false, "apiVersion"), (None, 12));
+        let whole = Declaration::of(&schema, true, "selfType").expect("it is an object");
+        let metadata = whole.property("metadata").expect("it has metadata");
+        assert!(metadata.property("name").is_some() && metadata.property("labels").is_none());
+    }
+
+    #[test]
+    fn types_are_named_by_their_path_and_long_ones_differ_by_a_number() {
+        assert_eq!(
+            type_name("selfType.spec", "a__dot__b", 3),
+            "selfType.spec.a__dot__b"
+        );
+        let long = "é".repeat(TYPE_NAME_BYTES_MAX);
+        let names = [0, 1].map(|at| type_name("selfType", &long, at));
+        assert_ne!(names[0], names[1]);
+        assert!(names[0].starts_with("selfType.éé") && names[0].ends_with("é…0"));
+        let below = [0, 1].map(|at| type_name(&names[0], "a", at));
+        assert!(below[0] != below[1] && below[0] != names[1], "{below:?}");
+        // The beginning of one name is another whole one.
+        let of = "t".repeat(TYPE_NAME_BYTES_MAX);
+        let two = type_name("t", &of, 0);
+        assert_ne!(type_name(&of, "a", 0), two);
     }
 }

@@ -1,10 +1,12 @@
 //! The check of the rules of a definition: they compile, and cannot cost too much.
 
-use super::declaration::{Declaration, REQUEST_BYTES_MAX, escape};
+use super::declaration::{Declaration, REQUEST_BYTES_MAX, escape, type_name};
 use super::{Compiler, DEPTH_MAX, SELF_TYPE, cost_of, count_schemas, has_rules, uses_old};
+use crate::complaints::{self, ComplaintCounter};
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::{Map, Value, json};
 use polyplane_cel::{Type, WorkBudget};
+use std::sync::Arc;
 
 /// The greatest estimated cost of one expression.
 const EXPRESSION_COST_MAX: u64 = 10_000_000;
@@ -12,8 +14,6 @@ const EXPRESSION_COST_MAX: u64 = 10_000_000;
 const SCHEMA_COST_MAX: u64 = 100_000_000;
 /// The number of expressions that are blamed for the cost of a schema.
 const BLAMED_MAX: usize = 4;
-/// Bytes of complaints about expressions, of which each shows its expression. More would flood the client.
-const ERROR_BYTES_MAX: usize = 1 << 20;
 /// Units of work for a schema that is declared apart. Its declaration also takes memory until the check ends.
 const DECLARATION_WORK: u64 = 2_000;
 /// What is said of a schema that was not checked to its end.
@@ -52,7 +52,7 @@ pub fn validate(
         compiler: Compiler::new(Some(budget)),
         budget,
         errors: Vec::new(),
-        error_bytes: 0,
+        said: ComplaintCounter::default(),
         unsound: &unsound,
         charge,
         total: 0,
@@ -67,7 +67,7 @@ pub fn validate(
     walk.node(schema, &declaration, &root, path);
     if budget.is_spent() {
         walk.errors.push(FieldError::forbidden(path, TOO_MUCH_WORK));
-    } else if walk.error_bytes > ERROR_BYTES_MAX {
+    } else if walk.said.is_full() {
         walk.errors
             .push(FieldError::forbidden(path, TOO_MANY_ERRORS));
     }
@@ -94,8 +94,8 @@ struct Walk<'a> {
     unsound: &'a [&'a str],
     charge: Charge,
     errors: Vec<FieldError>,
-    /// Bytes of the complaints about expressions.
-    error_bytes: usize,
+    /// Counts them: each shows its expression and its place.
+    said: ComplaintCounter,
     total: u64,
     /// The most expensive expressions, with their fields.
     expensive: Vec<(u64, String)>,
@@ -107,7 +107,7 @@ struct Place {
     /// How many values there can be at the position; `None` if nothing limits them.
     cardinality: Option<u64>,
     /// The list or map around the position whose parts have no counterpart in an older one.
-    uncorrelatable: Option<String>,
+    uncorrelatable: Option<Arc<str>>,
     depth: usize,
 }
 
@@ -147,15 +147,15 @@ impl Walk<'_> {
         let mut inner = below.clone();
         let map = schema["x-kubernetes-map-type"].as_str();
         if map.is_some_and(|map| !matches!(map, "granular" | "atomic")) {
-            inner.uncorrelatable.get_or_insert_with(|| path.to_string());
+            inner
+                .uncorrelatable
+                .get_or_insert_with(|| shown(path).into());
         }
-        for (name, property) in schema["properties"]
-            .as_object()
-            .into_iter()
-            .flat_map(Map::iter)
-        {
+        let properties = schema["properties"].as_object().into_iter();
+        for (at, (name, property)) in properties.flat_map(Map::iter).enumerate() {
             let properties = path.child("properties");
-            let path = properties.key(name);
+            let step = complaints::step(name);
+            let path = properties.key(&step);
             let known = escape(name).and_then(|_| declaration.property(name));
             if let Some(of) = known {
                 self.node(property, of, &inner, &path);
@@ -166,7 +166,7 @@ impl Walk<'_> {
                     return;
                 }
                 let embedded = property.bool_at(&["x-kubernetes-embedded-resource"]);
-                let name = format!("{SELF_TYPE}.{}.{name}", place.depth);
+                let name = type_name(&format!("{SELF_TYPE}.{}", place.depth), name, at);
                 if let Some(own) = Declaration::of(property, embedded, &name) {
                     own.declare(&mut self.compiler.environment);
                     self.node(property, &own, &inner, &path);
@@ -176,7 +176,9 @@ impl Walk<'_> {
         if let (items @ Value::Object(_), Some(of)) = (&schema["items"], declaration.element()) {
             let mut below = below;
             if schema.str_at(&["x-kubernetes-list-type"]) != "map" {
-                below.uncorrelatable.get_or_insert_with(|| path.to_string());
+                below
+                    .uncorrelatable
+                    .get_or_insert_with(|| shown(path).into());
             }
             self.node(items, of, &below, &path.child("items"));
         }
@@ -195,23 +197,32 @@ impl Walk<'_> {
 
     /// Returns whether the check ends here, because it has taken or said too much.
     fn ends(&self) -> bool {
-        self.budget.is_spent() || self.error_bytes > ERROR_BYTES_MAX
+        self.budget.is_spent() || self.said.is_full()
     }
 
     /// Returns whether there is another complaint about a field or what is below it.
     fn is_unsound(&self, path: &Path<'_>) -> bool {
         let own = path.to_string();
+        // Below long names each path takes long to write; what is not looked at is not checked.
+        if self.budget.read(own.len()).is_err() {
+            return true;
+        }
         let at = self.unsound.partition_point(|field| *field < own.as_str());
         let next = self.unsound.get(at);
         next.is_some_and(|field| field.starts_with(&own))
     }
 
+    fn complain(&mut self, error: FieldError) {
+        let field = complaints::path(error.field);
+        let error = FieldError { field, ..error };
+        self.said.count(&error);
+        self.errors.push(error);
+    }
+
     /// Complains about an expression of a rule.
     fn refuse(&mut self, path: &Path<'_>, rule: &Value, why: String) {
-        let shown = shown_rule(rule);
-        self.error_bytes += shown.len() + why.len();
-        let bad = Bad::Shown(shown.into());
-        self.errors.push(FieldError::invalid(path, bad, why));
+        let bad = Bad::Shown(shown_rule(rule).into());
+        self.complain(FieldError::invalid(path, bad, why));
     }
 
     fn rule(&mut self, rule: &Value, declaration: &Declaration, place: &Place, path: &Path<'_>) {
@@ -243,25 +254,23 @@ impl Walk<'_> {
                 let why = format!(
                     "oldSelf cannot be used on the uncorrelatable portion of the schema within {list}"
                 );
-                self.errors
-                    .push(FieldError::invalid(&path.child("rule"), text, why));
+                self.complain(FieldError::invalid(&path.child("rule"), text, why));
             }
         } else if let Some(set) = rule.get("optionalOldSelf") {
             let why = "may not be set if oldSelf is not used in rule";
             let place = path.child("optionalOldSelf");
-            self.errors
-                .push(FieldError::invalid(&place, set.clone(), why));
+            self.complain(FieldError::invalid(&place, set.clone(), why));
         }
     }
 
     fn charge(&mut self, what: &str, cost: u64, path: &Path<'_>) {
         if self.charge == Charge::EachRule && cost > EXPRESSION_COST_MAX {
             let text = beyond(what, cost, EXPRESSION_COST_MAX);
-            self.errors.push(FieldError::forbidden(path, text));
+            self.complain(FieldError::forbidden(path, text));
         }
         self.total = self.total.saturating_add(cost);
         if cost >= SCHEMA_COST_MAX / 100 {
-            self.expensive.push((cost, path.to_string()));
+            self.expensive.push((cost, shown(path)));
             self.expensive
                 .sort_by_key(|(cost, _)| std::cmp::Reverse(*cost));
             self.expensive.truncate(BLAMED_MAX);
@@ -345,6 +354,11 @@ pub fn shown_rule(rule: &Value) -> String {
         text("fieldPath"),
         or_null("optionalOldSelf")
     )
+}
+
+/// Returns a path as complaints show it.
+fn shown(path: &Path<'_>) -> String {
+    complaints::path(path.to_string())
 }
 
 /// Returns upstream's text about a cost beyond a limit.
@@ -446,5 +460,39 @@ mod tests {
             .iter()
             .any(|text| text.contains("too many complaints"));
         assert!(is_told, "{}", found.len());
+    }
+
+    #[test]
+    fn long_names_do_not_multiply_in_the_complaints_about_rules() {
+        let mut schema = object_with("unknown", 1_000);
+        for letter in ["a", "b", "c"] {
+            let name = letter.repeat(200_000);
+            let mut above = json!({"type": "object"});
+            above.set(&["properties", name.as_str()], schema);
+            schema = above;
+        }
+        let found = complaints(&schema);
+        let bytes: usize = found.iter().map(String::len).sum();
+        assert!(found.len() > 1 && bytes < 3 << 20, "{bytes}");
+    }
+
+    #[test]
+    fn names_of_types_in_complaints_are_short() {
+        let rules = json!([{"rule": "self == 1"}]);
+        let mut schema = json!({"type": "object", "x-kubernetes-validations": rules});
+        let name = "n".repeat(1_000_000);
+        let mut above = json!({"type": "object"});
+        schema.set(&["properties", "x"], json!({"type": "string"}));
+        above.set(&["properties", name.as_str()], schema);
+        let found = complaints(&above);
+        let longest = found.iter().map(String::len).max();
+        assert!(
+            longest.is_some_and(|longest| longest < 20_000),
+            "{longest:?}"
+        );
+        assert!(
+            found[0].contains("no matching overload for '_==_'"),
+            "{found:?}"
+        );
     }
 }

@@ -3,14 +3,14 @@
 use super::declaration::{Declaration, escape};
 use super::view::View;
 use super::{CALL_COST_MAX, Message, OBJECT_COST_MAX, Rule, RuleNode, complaint};
+use crate::complaints::{self, ComplaintCounter};
 use crate::validation::{ByKeys, Counterparts, Schema};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::quote::quote;
 use polyplane_cel::{Fault, Value as CelValue, WorkBudget};
+use std::cell::Cell;
 
-/// Most bytes of what is said of the rules that an object breaks.
-const COMPLAINT_BYTES_MAX: usize = 1 << 20;
 /// Bytes of the longest message that an expression may make.
 const MESSAGE_BYTES_MAX: usize = 5 << 10;
 const OUT_OF_BUDGET: &str =
@@ -80,12 +80,16 @@ pub(super) fn evaluate(
     let mut evaluation = Evaluation {
         limits,
         findings: Findings::none(limits),
-        said: 0,
+        said: ComplaintCounter::default(),
         budget,
     };
-    let counterpart = old
-        .filter(|_| write.keeps_unchanged)
-        .map(|old| Pair { new, old, schema });
+    let answer = Cell::new(None);
+    let counterpart = old.filter(|_| write.keeps_unchanged).map(|old| Pair {
+        new,
+        old,
+        schema,
+        answer: &answer,
+    });
     let spot = Spot {
         new,
         old,
@@ -118,15 +122,26 @@ struct Pair<'v> {
     new: &'v Value,
     old: &'v Value,
     schema: &'v Schema,
+    /// Whether the two are the same, once that was asked. All items of a list that have no counterpart ask it of the
+    /// list.
+    answer: &'v Cell<Option<bool>>,
 }
 
 impl<'v> Pair<'v> {
-    fn member(self, name: &str) -> Option<Self> {
+    fn member(self, name: &str, answer: &'v Cell<Option<bool>>) -> Option<Self> {
         Some(Self {
             new: self.new.get(name)?,
             old: self.old.get(name)?,
             schema: self.schema.member(name)?,
+            answer,
         })
+    }
+
+    fn is_unchanged(self) -> bool {
+        let known = self.answer.get();
+        let same = known.unwrap_or_else(|| self.schema.is_unchanged(self.new, self.old));
+        self.answer.set(Some(same));
+        same
     }
 
     /// Returns the items of the older list that have keys.
@@ -147,7 +162,7 @@ struct Ratchet<'v> {
 impl<'v> Ratchet<'v> {
     fn is_unchanged(self) -> bool {
         let pair = self.counterpart.or(self.parent);
-        pair.is_some_and(|pair| pair.schema.is_unchanged(pair.new, pair.old))
+        pair.is_some_and(Pair::is_unchanged)
     }
 
     fn below(self, find: impl FnOnce(Pair<'v>) -> Option<Pair<'v>>) -> Self {
@@ -175,14 +190,46 @@ struct Stopped;
 struct Evaluation<'s> {
     limits: Limits,
     findings: Findings,
-    /// The bytes of what was said of rules that do not hold.
-    said: usize,
+    /// Counts the errors and the warnings.
+    said: ComplaintCounter,
     budget: &'s WorkBudget,
 }
 
 impl Evaluation<'_> {
     fn add(&mut self, error: FieldError) {
+        let error = self.counted(error);
         self.findings.errors.push(error);
+    }
+
+    /// Counts a complaint; returns it with the place as it is shown.
+    fn counted(&mut self, error: FieldError) -> FieldError {
+        let field = complaints::path(error.field);
+        let error = FieldError { field, ..error };
+        self.said.count(&error);
+        error
+    }
+
+    /// Checks that more can be said. The object is refused already; a million of parts would each say it again.
+    ///
+    /// # Errors
+    /// Returns an error if not.
+    fn room(&self) -> Result<(), Stopped> {
+        match self.said.is_full() {
+            true => Err(Stopped),
+            false => Ok(()),
+        }
+    }
+
+    /// Takes the work of going through the parts of a value, which each rule's node does.
+    ///
+    /// # Errors
+    /// Returns an error if less is left, which the findings say.
+    fn walk(&mut self, node: &RuleNode, parts: usize, path: &Path<'_>) -> Result<(), Stopped> {
+        if self.budget.parts(parts).is_err() {
+            self.add(FieldError::invalid(path, node.of.as_str(), OUT_OF_BUDGET));
+            return Err(Stopped);
+        }
+        Ok(())
     }
 
     /// Takes a cost from what is left.
@@ -222,8 +269,14 @@ impl Evaluation<'_> {
             self.node(nested, declaration, spot, path)?;
         }
         match spot.new {
-            Value::Array(items) => self.items(node, declaration, spot, items, path),
-            Value::Object(_) => self.members(node, declaration, spot, path),
+            Value::Array(items) if node.items.is_some() => {
+                self.walk(node, items.len(), path)?;
+                self.items(node, declaration, spot, items, path)
+            }
+            Value::Object(members) if node.values.is_some() || !node.properties.is_empty() => {
+                self.walk(node, members.len(), path)?;
+                self.members(node, declaration, spot, path)
+            }
             _ => Ok(()),
         }
     }
@@ -242,6 +295,7 @@ impl Evaluation<'_> {
             .flat_map(|members| members.iter());
         for (name, new) in members {
             let old = spot.old.and_then(|old| old.get(name));
+            let answer = Cell::new(None);
             let is_meta = spot.ratchet.counterpart.is_some()
                 && spot.ratchet.parent.is_none()
                 && matches!(name, "apiVersion" | "kind");
@@ -250,16 +304,17 @@ impl Evaluation<'_> {
                     counterpart: None,
                     parent: None,
                 },
-                false => spot.ratchet.below(|pair| pair.member(name)),
+                false => spot.ratchet.below(|pair| pair.member(name, &answer)),
             };
-            let own = node.properties.iter().find(|(known, _)| known == name);
+            let own = node.property(name);
+            let step = complaints::step(name);
             let below = match (&node.values, own) {
                 (Some(values), _) => declaration
                     .element()
                     .map(|of| (&**values, of, name.to_owned())),
-                (None, Some((_, below))) => match (&below.own, escape(name)) {
+                (None, Some(below)) => match (&below.own, escape(name)) {
                     (Some(own), _) => {
-                        self.alone(below, own, (new, old, ratchet), &path.child(name))?;
+                        self.alone(below, own, (new, old, ratchet), &path.child(&step))?;
                         None
                     }
                     (None, Some(escaped)) => {
@@ -280,8 +335,8 @@ impl Evaluation<'_> {
                 ratchet,
             };
             match node.values.is_some() {
-                true => self.node(below, of, spot, &path.key(name))?,
-                false => self.node(below, of, spot, &path.child(name))?,
+                true => self.node(below, of, spot, &path.key(&step))?,
+                false => self.node(below, of, spot, &path.child(&step))?,
             }
         }
         Ok(())
@@ -325,6 +380,7 @@ impl Evaluation<'_> {
         for (at, new) in items.iter().enumerate() {
             let place = by_keys.as_ref().and_then(|olds| olds.place(new));
             let old = place.map(|place| &olds[place]);
+            let answer = Cell::new(None);
             let spot = Spot {
                 new,
                 old,
@@ -332,7 +388,12 @@ impl Evaluation<'_> {
                 old_view: place.and_then(|place| spot.old_view?.item(place)),
                 ratchet: spot.ratchet.below(|_| {
                     let (old, schema) = counterparts.as_ref()?.of(new)?;
-                    Some(Pair { new, old, schema })
+                    Some(Pair {
+                        new,
+                        old,
+                        schema,
+                        answer: &answer,
+                    })
                 }),
             };
             self.node(below, of, spot, &path.index(at))?;
@@ -353,7 +414,7 @@ impl Evaluation<'_> {
             Err(why) => {
                 let text = format!("rule compile error: {why}");
                 self.add(FieldError::invalid(path, of, text));
-                return Ok(());
+                return self.room();
             }
         };
         if rule.uses_old && spot.old.is_none() && !rule.optional_old {
@@ -393,7 +454,7 @@ impl Evaluation<'_> {
                     false => format!("{why} evaluating rule: {shown}"),
                 };
                 self.add(FieldError::invalid(path, of, text));
-                Ok(())
+                self.room()
             }
         }
     }
@@ -409,7 +470,7 @@ impl Evaluation<'_> {
     ) -> Result<(), Stopped> {
         // An update cannot be refused for it, and nobody reads megabytes of warnings.
         let warns = !rule.uses_old && spot.ratchet.is_unchanged();
-        if warns && self.said >= COMPLAINT_BYTES_MAX {
+        if warns && self.said.is_full() {
             return Ok(());
         }
         let message = match &rule.message {
@@ -437,17 +498,13 @@ impl Evaluation<'_> {
                 ..error
             },
         };
-        self.said += error.field.len() + error.detail.len() + size_of::<FieldError>();
         if warns {
+            let error = self.counted(error);
             self.findings.warnings.push(error.to_string());
             return outcome;
         }
         self.add(error);
-        // The object is refused already; a million of parts would each say it again.
-        match self.said >= COMPLAINT_BYTES_MAX {
-            true => Err(Stopped),
-            false => outcome,
-        }
+        self.room().and(outcome)
     }
 
     /// Evaluates the expression of a message; `None` if it makes none that can be shown.
@@ -483,5 +540,96 @@ impl Evaluation<'_> {
         Ok(text.filter(|text| {
             !text.is_empty() && text.len() <= MESSAGE_BYTES_MAX && !text.contains('\n')
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Rules;
+    use super::*;
+    use crate::complaints::{BYTES_MAX, PATH_BYTES_MAX};
+    use polyplane_apimachinery::json;
+
+    fn of(schema: &Value, new: &Value, old: Option<&Value>) -> Findings {
+        let known = Schema::compile(schema).expect("it is shallow");
+        let rules = Rules::compile(schema);
+        rules.check(&known, new, old, &WorkBudget::default())
+    }
+
+    fn bytes(found: &Findings) -> usize {
+        let errors = found.errors.iter().map(|error| error.to_string().len());
+        errors.sum::<usize>() + found.warnings.iter().map(String::len).sum::<usize>()
+    }
+
+    fn list_with(rule: &str, message: &str) -> Value {
+        let rules = json!([{"rule": rule, "message": message}]);
+        let items = json!({"type": "integer", "x-kubernetes-validations": rules});
+        json!({"type": "array", "items": items})
+    }
+
+    fn numbers(count: i64) -> Value {
+        Value::Array((0..count).map(Value::Int).collect())
+    }
+
+    #[test]
+    fn complaints_of_rules_have_a_bound_in_bytes() {
+        let long = "x".repeat(10_000);
+        let bound = 2 * BYTES_MAX;
+        // Broken, failing, and not to be compiled.
+        for rule in ["self < 0", "1 / (self - self) == 1", "unknown"] {
+            let schema = list_with(rule, &long);
+            let found = of(&schema, &numbers(5_000), None);
+            assert!(!found.errors.is_empty(), "{rule}");
+            assert!(bytes(&found) < bound, "{rule}: {}", bytes(&found));
+        }
+        let (schema, same) = (list_with("self < 0", &long), numbers(5_000));
+        let found = of(&schema, &same, Some(&same));
+        assert!(found.errors.is_empty() && !found.warnings.is_empty());
+        assert!(bytes(&found) < bound, "{}", bytes(&found));
+    }
+
+    #[test]
+    fn long_names_do_not_multiply_in_the_complaints_of_rules() {
+        let mut schema = list_with("self < 0", "");
+        let mut object = numbers(1_000);
+        for _ in 0..3 {
+            let name = "n".repeat(200_000);
+            let mut above = json!({"type": "object"});
+            above.set(&["properties", name.as_str()], schema);
+            schema = above;
+            object = Value::Object([(name.as_str(), object)].into_iter().collect());
+        }
+        let found = of(&schema, &object, None);
+        assert!(!found.errors.is_empty());
+        let longest = found.errors.iter().map(|error| error.field.len()).max();
+        assert!(longest < Some(PATH_BYTES_MAX + 4), "{longest:?}");
+        assert!(bytes(&found) < 2 * BYTES_MAX, "{}", bytes(&found));
+    }
+
+    #[test]
+    fn a_pair_of_values_is_compared_once() {
+        let schema = Schema::compile(&json!({"type": "integer"})).expect("it is shallow");
+        let (one, two) = (Value::Int(1), Value::Int(2));
+        let answer = Cell::new(None);
+        let pair = |new, old| Pair {
+            new,
+            old,
+            schema: &schema,
+            answer: &answer,
+        };
+        assert!(pair(&one, &one).is_unchanged());
+        assert_eq!(answer.get(), Some(true));
+        // It remembers, and does not look again.
+        assert!(pair(&one, &two).is_unchanged());
+    }
+
+    #[test]
+    fn items_without_counterparts_share_the_answer_of_their_list() {
+        let schema = list_with("self < 0", "negative");
+        let same = numbers(3);
+        let found = of(&schema, &same, Some(&same));
+        assert_eq!((found.errors.len(), found.warnings.len()), (0, 3));
+        let found = of(&schema, &numbers(4), Some(&same));
+        assert_eq!((found.errors.len(), found.warnings.len()), (4, 0));
     }
 }

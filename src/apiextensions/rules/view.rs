@@ -1,11 +1,12 @@
 //! Values of objects as expressions see them: typed by the schema, borrowed from the tree.
 
-use super::declaration::{Declaration, Form, escape};
+use super::declaration::{Declaration, Field, Form, escape};
 use crate::validation::duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use polyplane_apimachinery::{Map, Value, json};
 use polyplane_cel::{Elements, Fields, Node, Relation, Timestamp, is_reserved};
+use std::collections::BTreeMap;
 
 /// A value.
 #[derive(Debug)]
@@ -77,19 +78,11 @@ impl<'v> View<'v> {
                 relation.clone(),
             )),
             (_, Value::Array(_)) => Self::List(Items(Vec::new(), Relation::Ordered)),
-            (Form::Object(fields), Value::Object(members)) => {
-                let visible = fields.iter().filter_map(|(name, field)| {
-                    let member = members.get(&field.name);
-                    // A null is as good as nothing in an object with fields.
-                    let value = member.filter(|value| !value.is_null())?;
-                    Some((name.as_str(), Self::of(value, &field.declaration)))
-                });
-                Self::Object(Members {
-                    visible: visible.collect(),
-                    all: members,
-                    is_object: true,
-                })
-            }
+            (Form::Object(fields), Value::Object(members)) => Self::Object(Members {
+                visible: visible(fields, members),
+                all: members,
+                is_object: true,
+            }),
             (Form::Map(below), Value::Object(members)) => {
                 let visible = members
                     .iter()
@@ -151,6 +144,27 @@ impl<'v> View<'v> {
             Self::Invalid(why) => Node::Invalid(why),
         }
     }
+}
+
+/// Returns the members of an object that are fields, sorted by their names in expressions. Goes through the smaller of
+/// the two: a list may have a hundred thousand small objects, and their schema as many fields.
+fn visible<'v>(fields: &'v BTreeMap<String, Field>, members: &'v Map) -> Vec<(&'v str, View<'v>)> {
+    // A null is as good as nothing in an object with fields.
+    let view = |name: &'v String, field: &'v Field, value: &'v Value| {
+        (!value.is_null()).then(|| (name.as_str(), View::of(value, &field.declaration)))
+    };
+    if fields.len() <= members.len() {
+        let found = fields.iter();
+        let found = found.filter_map(|(name, field)| view(name, field, members.get(&field.name)?));
+        return found.collect();
+    }
+    let found = members.iter().filter_map(|(own, value)| {
+        let (name, field) = fields.get_key_value(&escape(own)?)?;
+        view(name, field, value).filter(|_| field.name == own)
+    });
+    let mut found: Vec<(&str, View<'_>)> = found.collect();
+    found.sort_unstable_by_key(|(name, _)| *name);
+    found
 }
 
 fn timestamp<'v>(text: &str) -> Option<View<'v>> {
@@ -218,5 +232,40 @@ impl Elements for Items<'_> {
 
     fn is_typed(&self) -> bool {
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(view: &View<'_>) -> Vec<String> {
+        let View::Object(members) = view else {
+            return Vec::new();
+        };
+        let names = members.visible.iter().map(|(name, _)| *name);
+        names.map(str::to_owned).collect()
+    }
+
+    /// The bound of a narrow schema and of a wide one differ in what is gone through, not in what is seen.
+    #[test]
+    fn objects_look_the_same_whether_they_or_their_schemas_are_wider() {
+        let object = json!({"a.b": 1i64, "z": 1i64, "a__b": 1i64, "none": (Value::Null), "a b": 1i64, "other": 1i64});
+        let mut schema = json!({"type": "object"});
+        for name in ["z", "a.b", "a__b", "none", "absent"] {
+            schema.set(&["properties", name], json!({"type": "integer"}));
+        }
+        let narrow = Declaration::of(&schema, false, "of").expect("it is an object");
+        for at in 0..100 {
+            let name = format!("p{at}");
+            schema.set(&["properties", name.as_str()], json!({"type": "integer"}));
+        }
+        let wide = Declaration::of(&schema, false, "of").expect("it is an object");
+        let seen = ["a__dot__b", "a__underscores__b", "z"];
+        for declaration in [&narrow, &wide] {
+            let view = View::of(&object, declaration);
+            assert_eq!(names(&view), seen);
+            assert!(view.member("a__dot__b").is_some() && view.member("none").is_none());
+        }
     }
 }

@@ -4,20 +4,24 @@ use indexmap::IndexMap;
 
 use super::numbers::{is_json_integer, number};
 use super::schema::{Additional, Bounds, Counterparts, Junctors, Schema};
+use crate::complaints::{self, ComplaintCounter, value_bytes};
 use polyplane_apimachinery::field_error::{Bad, FieldError, FieldErrorKind, Path};
 use polyplane_apimachinery::json;
 use polyplane_apimachinery::quote::quote;
-use polyplane_apimachinery::{Map, Value};
+use polyplane_apimachinery::{Map, Str, Value};
 use polyplane_cel::{SearchFailed, WorkBudget};
 
 /// Most complaints about one value. An object of some megabytes may have a million, which nobody reads.
 const ERRORS_MAX: usize = 10_000;
 /// What the last complaint says about a value that was not checked to its end.
 const INCOMPLETE: &str = "to check all of it takes too much work, so the rest was not checked";
-/// Most bytes of their texts.
-const ERROR_BYTES_MAX: usize = 1 << 20;
 /// The work of a check of a value without its parts, in parts.
 const NODE_PARTS: usize = 5;
+/// The work of a complaint beside that of its texts, in parts. Required members that each of many objects lacks are
+/// complained about without a look at a value.
+const COMPLAINT_PARTS: usize = 20;
+/// Units of work of a byte of a complaint: it is quoted, and copied some times.
+const BYTE_WORK: u64 = 1;
 /// The work of writing an allowed value into a complaint, in parts.
 const ALLOWED_PARTS: usize = 20;
 
@@ -111,16 +115,38 @@ impl Place<'_> {
         }
     }
 
+    /// Returns a complaint about a field.
+    fn complaint(&self, path: &str, error: FieldError, text: String) -> Complaint {
+        let field = self.field(path);
+        // A budget that is spent ends the check at the next value.
+        let bytes = field.len() + text.len();
+        let parts = self.budget.parts(COMPLAINT_PARTS);
+        let _ = parts.and_then(|()| self.budget.work(BYTE_WORK * bytes as u64));
+        let error = FieldError { field, ..error };
+        Complaint { error, text }
+    }
+
+    /// Returns a value for a complaint. What is too large for the budget is not copied.
+    fn shown(&self, value: &Value) -> Bad {
+        match self.budget.read(value_bytes(value, complaints::BYTES_MAX)) {
+            Ok(()) => value.clone().into(),
+            Err(_) => Bad::Omitted,
+        }
+    }
+
+    /// Like [`Self::shown`], for a text.
+    fn shown_text(&self, text: &str) -> Bad {
+        match self.budget.read(text.len()) {
+            Ok(()) => text.into(),
+            Err(_) => Bad::Omitted,
+        }
+    }
+
     /// Returns the complaint about a value, whose text begins with the path.
     fn error(&self, kind: FieldErrorKind, bad: impl Into<Bad>, text: &str) -> Complaint {
         let text = format!("{} in body {text}", self.path);
-        Complaint {
-            error: FieldError {
-                field: self.field(self.path),
-                ..FieldError::new(kind, &Path::NIL, bad, text.clone())
-            },
-            text,
-        }
+        let error = FieldError::new(kind, &Path::NIL, bad, text.clone());
+        self.complaint(self.path, error, text)
     }
 
     pub(super) fn invalid(&self, bad: impl Into<Bad>, text: &str) -> Complaint {
@@ -129,21 +155,14 @@ impl Place<'_> {
 
     /// Returns the complaint about a value with a text of its own.
     pub(super) fn about(&self, bad: impl Into<Bad>, text: String) -> Complaint {
-        let error = FieldError {
-            field: self.field(self.path),
-            ..FieldError::new(FieldErrorKind::Invalid, &Path::NIL, bad, text.clone())
-        };
-        Complaint { error, text }
+        let error = FieldError::new(FieldErrorKind::Invalid, &Path::NIL, bad, text.clone());
+        self.complaint(self.path, error, text)
     }
 
     /// Returns a complaint that upstream makes without a field.
     pub(super) fn general(&self, text: String) -> Complaint {
-        let field = self.field("");
-        let error = FieldError {
-            field,
-            ..FieldError::new(FieldErrorKind::Invalid, &Path::NIL, "", text.clone())
-        };
-        Complaint { error, text }
+        let error = FieldError::new(FieldErrorKind::Invalid, &Path::NIL, "", text.clone());
+        self.complaint("", error, text)
     }
 }
 
@@ -160,16 +179,15 @@ pub(super) struct Complaint {
 pub(super) struct Found {
     /// By the texts by which upstream finds out whether a complaint was made before.
     errors: IndexMap<String, FieldError>,
-    /// Bytes of the texts.
-    bytes: usize,
+    said: ComplaintCounter,
     matches: usize,
 }
 
 impl Found {
     pub(super) fn add(&mut self, complaint: Complaint) {
         let Complaint { error, text } = complaint;
-        if self.errors.len() < ERRORS_MAX && self.bytes < ERROR_BYTES_MAX {
-            self.bytes += text.len() + shown_bytes(&error.bad);
+        if self.errors.len() < ERRORS_MAX && !self.said.is_full() {
+            self.said.count(&error);
             self.errors.entry(text).or_insert(error);
         }
     }
@@ -178,7 +196,7 @@ impl Found {
         self.matches += other.matches;
         if self.errors.is_empty() {
             self.errors = other.errors;
-            self.bytes = other.bytes;
+            self.said = other.said;
             return;
         }
         for (text, error) in other.errors {
@@ -189,27 +207,6 @@ impl Found {
     fn is_valid(&self) -> bool {
         self.errors.is_empty()
     }
-}
-
-/// Returns about how many bytes a complaint keeps of the value that it shows.
-fn shown_bytes(bad: &Bad) -> usize {
-    let (Bad::Plain(value) | Bad::Json(value) | Bad::Typed { value, .. }) = bad else {
-        return 0;
-    };
-    let (mut bytes, mut open) = (0, vec![value]);
-    while let Some(value) = open.pop().filter(|_| bytes < ERROR_BYTES_MAX) {
-        bytes += size_of::<Value>();
-        match value {
-            Value::String(text) => bytes += text.len(),
-            Value::Array(items) => open.extend(items.iter()),
-            Value::Object(members) => {
-                bytes += members.iter().map(|(name, _)| name.len()).sum::<usize>();
-                open.extend(members.iter().map(|(_, value)| value));
-            }
-            _ => {}
-        }
-    }
-    bytes
 }
 
 /// Returns a type's name; that of nothing is `null`.
@@ -230,14 +227,17 @@ fn node(schema: &Schema, value: &Value, old: Old<'_>, place: Place<'_>, found: &
     let mut own = Found::default();
     plain(schema, value, old, place, &mut own);
     if !own.is_valid() && matches!(old, Old::Value(old) if schema.is_unchanged(value, old)) {
+        // What is dropped has no part in the bound: else it would hide what the update has caused.
         own.errors.clear();
+        own.said = ComplaintCounter::default();
     }
     found.merge(own);
 }
 
 fn plain(schema: &Schema, value: &Value, old: Old<'_>, place: Place<'_>, found: &mut Found) {
     // Alternatives in alternatives check one value many times.
-    if place.budget.parts(NODE_PARTS).is_err() {
+    let path = place.budget.read(place.path.len());
+    if path.and(place.budget.parts(NODE_PARTS)).is_err() {
         return;
     }
     if value.is_null() {
@@ -256,21 +256,8 @@ fn plain(schema: &Schema, value: &Value, old: Old<'_>, place: Place<'_>, found: 
     if let Some(junctors) = &schema.junctors {
         junction(junctors, value, old, place, found);
     }
-    let bounds = schema.bounds.as_deref();
     match value {
-        Value::String(text) => {
-            found.matches += 1;
-            if let Some(bounds) = bounds {
-                check_text(bounds, text, place, found);
-            }
-            if let Some(format) = schema.format.filter(|format| format.is_of_text()) {
-                found.matches += 1;
-                if !format.fits(text) {
-                    let text = format!("must be of type {}: {}", format.name(), quote(text));
-                    found.add(place.error(FieldErrorKind::TypeInvalid, value.clone(), &text));
-                }
-            }
-        }
+        Value::String(text) => string(schema, text, place, found),
         Value::Int(_) | Value::Float(_) => {
             found.matches += 2;
             number(schema, value, place, found);
@@ -287,6 +274,28 @@ fn plain(schema: &Schema, value: &Value, old: Old<'_>, place: Place<'_>, found: 
     }
     found.matches += 1;
     enumeration(schema, value, place, found);
+}
+
+fn string(schema: &Schema, text: &Str, place: Place<'_>, found: &mut Found) {
+    found.matches += 1;
+    let bounds = schema.bounds.as_deref();
+    let format = schema.format.filter(|format| format.is_of_text());
+    // Alternatives may count and copy a long text again and again.
+    let is_read = bounds.is_some() || format.is_some();
+    if is_read && place.budget.read(text.len()).is_err() {
+        return;
+    }
+    if let Some(bounds) = bounds {
+        check_text(bounds, text, place, found);
+    }
+    if let Some(format) = format {
+        found.matches += 1;
+        if !format.fits(text) {
+            let bad = place.shown_text(text);
+            let text = format!("must be of type {}: {}", format.name(), quote(text));
+            found.add(place.error(FieldErrorKind::TypeInvalid, bad, &text));
+        }
+    }
 }
 
 fn wrong_type(schema: &Schema, value: &Value, place: Place<'_>) -> Complaint {
@@ -337,7 +346,14 @@ fn enumeration(schema: &Schema, value: &Value, place: Place<'_>, found: &mut Fou
         return;
     }
     // To write a value takes more than to compare it.
-    if place.budget.parts(ALLOWED_PARTS * allowed.len()).is_err() {
+    let bytes = allowed.iter();
+    let bytes = bytes.map(|known| value_bytes(known, complaints::BYTES_MAX));
+    let bytes = bytes.sum::<usize>() as u64;
+    let work = place.budget.parts(ALLOWED_PARTS * allowed.len());
+    if work
+        .and_then(|()| place.budget.work(BYTE_WORK * bytes))
+        .is_err()
+    {
         return;
     }
     let shown = schema.allowed.iter().map(|known| match known {
@@ -345,12 +361,9 @@ fn enumeration(schema: &Schema, value: &Value, place: Place<'_>, found: &mut Fou
         known => json::to_string(known),
     });
     let shown: Vec<String> = shown.collect();
-    let error = FieldError {
-        field: place.field(place.path),
-        ..FieldError::not_supported(&Path::NIL, value.clone(), &shown)
-    };
+    let error = FieldError::not_supported(&Path::NIL, place.shown(value), &shown);
     let text = format!("{} in body should be one of {shown:?}", place.path);
-    found.add(Complaint { error, text });
+    found.add(place.complaint(place.path, error, text));
 }
 
 /// Returns whether an allowed value is the given one; numbers are equal whatever their kind.
@@ -368,17 +381,15 @@ fn check_text(bounds: &Bounds, text: &str, place: Place<'_>, found: &mut Found) 
     if let Some(max) = bounds.length.max
         && length() > max
     {
-        let error = FieldError {
-            field: place.field(place.path),
-            ..FieldError::too_long(&Path::NIL, usize::try_from(max).unwrap_or(0))
-        };
+        let error = FieldError::too_long(&Path::NIL, usize::try_from(max).unwrap_or(0));
         let text = format!("{} in body should be at most {max} chars long", place.path);
-        return found.add(Complaint { error, text });
+        return found.add(place.complaint(place.path, error, text));
     }
     if let Some(min) = bounds.length.min
         && length() < min
     {
-        return found.add(place.invalid(text, &format!("should be at least {min} chars long")));
+        let bad = place.shown_text(text);
+        return found.add(place.invalid(bad, &format!("should be at least {min} chars long")));
     }
     let Some(pattern) = &bounds.pattern else {
         return;
@@ -392,7 +403,8 @@ fn check_text(bounds: &Bounds, text: &str, place: Place<'_>, found: &mut Found) 
             format!("should match '{wanted}, but pattern is invalid: {why}'")
         }
     };
-    found.add(place.invalid(text, &detail));
+    let bad = place.shown_text(text);
+    found.add(place.invalid(bad, &detail));
 }
 
 fn list(schema: &Schema, items: &[Value], old: Old<'_>, place: Place<'_>, found: &mut Found) {
@@ -400,7 +412,7 @@ fn list(schema: &Schema, items: &[Value], old: Old<'_>, place: Place<'_>, found:
         let olds = old.items(schema);
         for (at, item) in items.iter().enumerate() {
             let old = olds.as_ref().and_then(|olds| olds.of(item));
-            let path = format!("{}[{at}]", place.path);
+            let path = complaints::item(place.path, at);
             let below = Place {
                 path: &path,
                 ..place
@@ -423,11 +435,8 @@ fn list(schema: &Schema, items: &[Value], old: Old<'_>, place: Place<'_>, found:
 
 fn too_many(place: Place<'_>, size: usize, max: i64, text: String) -> Complaint {
     let max = usize::try_from(max).unwrap_or(0);
-    let error = FieldError {
-        field: place.field(place.path),
-        ..FieldError::too_many(&Path::NIL, size, max)
-    };
-    Complaint { error, text }
+    let error = FieldError::too_many(&Path::NIL, size, max);
+    place.complaint(place.path, error, text)
 }
 
 fn object(schema: &Schema, members: &Map, old: Old<'_>, place: Place<'_>, found: &mut Found) {
@@ -454,16 +463,14 @@ fn object(schema: &Schema, members: &Map, old: Old<'_>, place: Place<'_>, found:
         let (of, path) = match (known, &schema.additional) {
             (Some(_), _) | (None, Additional::Allowed) => continue,
             (None, Additional::Refused) => {
-                let path = format!("{}.{name}", place.path);
+                let path = complaints::member(place.path, name);
                 let text = format!("{path} in body is a forbidden property");
-                let error = FieldError {
-                    field: place.field(place.path),
-                    ..FieldError::invalid(&Path::NIL, name, text.clone())
-                };
-                found.add(Complaint { error, text });
+                let bad = place.shown_text(name);
+                let error = FieldError::invalid(&Path::NIL, bad, text.clone());
+                found.add(place.complaint(place.path, error, text));
                 continue;
             }
-            (None, Additional::Of(of)) => (of, format!("{}.{name}", place.path)),
+            (None, Additional::Of(of)) => (of, complaints::member(place.path, name)),
         };
         let below = Place {
             path: &path,
@@ -476,8 +483,8 @@ fn object(schema: &Schema, members: &Map, old: Old<'_>, place: Place<'_>, found:
             continue;
         };
         let path = match place.path {
-            "" => name.to_string(),
-            path => format!("{path}.{name}"),
+            "" => complaints::step(name).into_owned(),
+            path => complaints::member(path, name),
         };
         let below = Place {
             path: &path,
@@ -496,16 +503,15 @@ fn object(schema: &Schema, members: &Map, old: Old<'_>, place: Place<'_>, found:
 
 /// Complains about required members that are not there.
 fn missing(schema: &Schema, members: &Map, place: Place<'_>, found: &mut Found) {
-    for name in &schema.required {
-        if members.get(name).is_none() {
-            let path = format!("{}.{name}", place.path);
-            let error = FieldError {
-                field: place.field(&path),
-                ..FieldError::required(&Path::NIL, "")
-            };
-            let text = format!("{path} in body is required");
-            found.add(Complaint { error, text });
+    let required = schema.required.iter();
+    for name in required.filter(|name| members.get(name).is_none()) {
+        if place.budget.is_spent() {
+            return;
         }
+        let path = complaints::member(place.path, name);
+        let error = FieldError::required(&Path::NIL, "");
+        let text = format!("{path} in body is required");
+        found.add(place.complaint(&path, error, text));
     }
 }
 
@@ -649,12 +655,95 @@ mod tests {
         let found = errors(&schema, &array(20_000..30_000));
         let bytes: usize = found.iter().map(|error| error.to_string().len()).sum();
         assert!(
-            !found.is_empty() && bytes < 4 * ERROR_BYTES_MAX,
+            !found.is_empty() && bytes < 4 * complaints::BYTES_MAX,
             "{} {bytes}",
             found.len()
         );
         let schema = json!({"type": "array", "items": {"type": "string"}});
-        assert_eq!(errors(&schema, &array(0..100_000)).len(), ERRORS_MAX);
+        let found = errors(&schema, &array(0..100_000)).len();
+        assert!((1_000..=ERRORS_MAX).contains(&found), "{found}");
+    }
+
+    #[test]
+    fn long_names_do_not_multiply_in_complaints() {
+        let mut schema = json!({"type": "array", "items": {"type": "string"}});
+        let mut object = array(0..10_000);
+        for _ in 0..3 {
+            let name = "n".repeat(500_000);
+            let mut above = json!({"type": "object"});
+            above.set(&["properties", name.as_str()], schema);
+            schema = above;
+            object = Value::Object([(name.as_str(), object)].into_iter().collect());
+        }
+        let found = errors(&schema, &object);
+        let bytes: usize = found.iter().map(|error| error.to_string().len()).sum();
+        assert!(
+            found.len() > 100 && bytes < 4 * complaints::BYTES_MAX,
+            "{bytes}"
+        );
+        let missing = json!({"type": "object", "required": [("n".repeat(500_000).as_str())]});
+        let of_each = json!({"type": "array", "items": missing});
+        let empty = Value::Array(vec![Value::object(); 10_000]);
+        let found = errors(&of_each, &empty);
+        let bytes: usize = found.iter().map(|error| error.to_string().len()).sum();
+        assert!(
+            found.len() > 100 && bytes < 4 * complaints::BYTES_MAX,
+            "{bytes}"
+        );
+    }
+
+    #[test]
+    fn dropped_complaints_do_not_hide_what_an_update_breaks() {
+        let list = json!({"type": "array", "items": {"type": "string"}});
+        let schema = json!({"type": "object", "properties": {"a": list, "b": {"type": "string"}}});
+        let object = |b: Value| json!({"a": (array(0..20_000)), "b": b});
+        let (old, new) = (object("x".into()), object(1i64.into()));
+        let known = Schema::compile(&schema).expect("it is shallow");
+        let found = validate(
+            &known,
+            Change::Updated(&new, &old),
+            None,
+            &WorkBudget::default(),
+        );
+        let fields: Vec<&str> = found.iter().map(|error| error.field.as_str()).collect();
+        assert_eq!(fields, ["b"]);
+    }
+
+    /// Returns whether a check ends because it would take too much work.
+    fn is_incomplete(schema: &Value, value: &Value) -> bool {
+        let found = errors(schema, value);
+        let last = found.last().map(ToString::to_string).unwrap_or_default();
+        last.contains(INCOMPLETE)
+    }
+
+    #[test]
+    fn small_objects_of_a_wide_schema_take_the_budget() {
+        let mut schema = json!({"type": "object"});
+        let names = (0..20_000).map(|at| (format!("p{at}"), json!({"type": "string"})));
+        schema.set(&["properties"], Value::Object(names.collect()));
+        let list = |count: usize| Value::Array(vec![Value::object(); count]);
+        let schema = json!({"type": "array", "items": schema});
+        assert!(is_incomplete(&schema, &list(20_000)));
+        assert!(errors(&schema, &list(10)).is_empty());
+        let names = (0..20_000).map(|at| Value::from(format!("p{at}")));
+        let mut wide = json!({"type": "object"});
+        wide.set(&["required"], Value::Array(names.collect()));
+        let schema = json!({"type": "array", "items": wide});
+        assert!(is_incomplete(&schema, &list(20_000)));
+    }
+
+    #[test]
+    fn alternatives_do_not_copy_a_long_text_without_end() {
+        let branches = (0..20_000i64).map(|at| json!({"minLength": (10_000_000 + at)}));
+        let mut schema = json!({"type": "string"});
+        schema.set(&["anyOf"], Value::Array(branches.collect()));
+        assert!(is_incomplete(&schema, &"x".repeat(1 << 20).into()));
+        let long = ["a", "b"].map(|letter| Value::from(letter.repeat(1 << 19)));
+        let mut items = json!({"type": "string"});
+        items.set(&["enum"], Value::Array(long.to_vec()));
+        let schema = json!({"type": "array", "items": items});
+        let texts = (0..20_000).map(|at| Value::from(format!("t{at}")));
+        assert!(is_incomplete(&schema, &Value::Array(texts.collect())));
     }
 
     #[test]
