@@ -154,7 +154,7 @@ impl Compiled {
             Schema::default()
         });
         let rules = Rules::compile(&tree);
-        let bytes = structural.bytes() + schema.bytes() + rules.bytes();
+        let bytes = size_of::<Self>() + structural.bytes() + schema.bytes() + rules.bytes();
         Self {
             structural: Arc::new(structural),
             schema,
@@ -197,5 +197,34 @@ mod tests {
             assert!(Compiled::of(source).broken.is_some());
         }
         assert!(Compiled::of(&open_schema()).broken.is_none());
+    }
+
+    #[test]
+    fn a_unit_counts_what_its_rules_names_and_allowed_values_take() {
+        let long = "x".repeat(50_000);
+        let bytes = |schema: &Value| Compiled::of(json::to_string(schema).as_bytes()).bytes;
+        let plain = json!({"type": "object", "properties": {"a": {"type": "string"}}});
+        let before = bytes(&plain);
+        assert!(before < 10_000, "{before}");
+        let with = |name: &str, value: Value| {
+            let mut schema = plain.clone();
+            schema.set(&["properties", "a", name], value);
+            bytes(&schema)
+        };
+        let text = || Value::from(long.as_str());
+        assert!(with("enum", Value::Array(vec![text(); 3])) > 150_000);
+        let nested = json!({"b": [(text()), (text())]});
+        assert!(with("enum", Value::Array(vec![nested])) > 100_000);
+        assert!(with("pattern", text()) > 50_000);
+        let rule = json!({
+            "rule": (format!("self != '{long}'")),
+            "message": (text()),
+            "messageExpression": (format!("'{long}'"))
+        });
+        assert!(with("x-kubernetes-validations", Value::Array(vec![rule])) > 250_000);
+        let mut named = plain.clone();
+        named.set(&["properties", long.as_str()], json!({"type": "string"}));
+        named.set(&["required"], Value::Array(vec![text()]));
+        assert!(bytes(&named) > 100_000);
     }
 }

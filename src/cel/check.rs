@@ -1,6 +1,7 @@
 //! Finds the types of an expression and chooses overloads by them; complaints are in upstream's words.
 
 mod assign;
+mod complaints;
 mod validate;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,7 +9,7 @@ use std::sync::Arc;
 
 use crate::ast::{Ast, Comprehension, Entry, Expr, ExprId, Field, Literal, is_optional};
 use crate::environment::Environment;
-use crate::source::{Issue, Issues};
+use crate::source::{Complaints, Issues};
 use crate::types::Type;
 
 use assign::Substitutions;
@@ -93,7 +94,7 @@ pub fn check(ast: Ast, environment: &Environment) -> Result<Checked, Issues> {
         variables: BTreeMap::new(),
         members: BTreeSet::new(),
         undefined: BTreeMap::new(),
-        issues: Vec::new(),
+        issues: Complaints::default(),
         substitutions: Substitutions::default(),
         scopes: Vec::new(),
         free: 0,
@@ -106,10 +107,10 @@ pub fn check(ast: Ast, environment: &Environment) -> Result<Checked, Issues> {
         .collect();
     if checker.substitutions.is_too_large() {
         let text = "the types in the expression have too many parts: build smaller lists and maps";
-        checker.issues.push(Issue::whole(text));
+        checker.issues.add_whole(text);
     }
     if !checker.issues.is_empty() {
-        return Err(Issues::new(ast.source().clone(), checker.issues));
+        return Err(checker.issues.about(ast.source().clone()));
     }
     let overloads = std::mem::take(&mut checker.overloads);
     let variables = std::mem::take(&mut checker.variables);
@@ -126,7 +127,7 @@ pub fn check(ast: Ast, environment: &Environment) -> Result<Checked, Issues> {
     if environment.validated {
         let issues = validate::issues(&checked);
         if !issues.is_empty() {
-            return Err(Issues::new(checked.ast.source().clone(), issues));
+            return Err(issues.about(checked.ast.source().clone()));
         }
     }
     Ok(checked)
@@ -140,24 +141,13 @@ struct Checker<'a> {
     variables: BTreeMap<ExprId, Arc<str>>,
     members: BTreeSet<ExprId>,
     undefined: BTreeMap<ExprId, Arc<str>>,
-    issues: Vec<Issue>,
+    issues: Complaints,
     substitutions: Substitutions,
     scopes: Vec<(Arc<str>, Type)>,
     free: usize,
 }
 
 impl<'a> Checker<'a> {
-    fn complain(&mut self, id: ExprId, text: String) {
-        self.issues.push(Issue::at(self.ast.position(id), text));
-    }
-
-    fn undeclared(&mut self, id: ExprId, name: &str) -> Type {
-        let container = &self.environment.container;
-        let text = format!("undeclared reference to '{name}' (in container '{container}')");
-        self.complain(id, text);
-        Type::Error
-    }
-
     /// Returns the type of a name that only schemas know, or complains.
     fn schema_type(&mut self, id: ExprId, name: &Arc<str>) -> Type {
         match self.environment.schema_type(name) {
@@ -167,13 +157,6 @@ impl<'a> Checker<'a> {
             }
             None => self.undeclared(id, name),
         }
-    }
-
-    fn mismatch(&mut self, id: ExprId, expected: &Type, found: &Type) {
-        self.complain(
-            id,
-            format!("expected type '{expected}' but found '{found}'"),
-        );
     }
 
     fn new_variable(&mut self) -> Type {
@@ -280,7 +263,7 @@ impl<'a> Checker<'a> {
             Type::Struct(name) => match self.environment.field_type(name, field) {
                 Some(found) => found,
                 None => {
-                    self.complain(id, format!("undefined field '{field}'"));
+                    self.complain(id, format_args!("undefined field '{field}'"));
                     Type::Error
                 }
             },
@@ -290,13 +273,15 @@ impl<'a> Checker<'a> {
             }
             // Upstream declares these as types with fields, and then does not find them.
             Type::Opaque(name, _) if name.starts_with(OBJECT_PREFIX) => {
-                self.complain(id, format!("unexpected failed resolution of '{name}'"));
+                self.complain(id, format_args!("unexpected failed resolution of '{name}'"));
                 Type::Error
             }
             Type::Dyn | Type::Any | Type::Error => Type::Dyn,
             other => {
-                let text = format!("type '{other}' does not support field selection");
-                self.complain(id, text);
+                self.complain(
+                    id,
+                    format_args!("type '{other}' does not support field selection"),
+                );
                 Type::Dyn
             }
         };
@@ -335,16 +320,17 @@ impl<'a> Checker<'a> {
 
     fn optional_select(&mut self, id: ExprId, args: &[ExprId]) -> Type {
         let [operand, field] = args else {
-            let text = format!(
-                "unsupported optional field selection: incorrect signature. argument count: {}",
-                args.len()
+            self.complain(
+                id,
+                format_args!(
+                    "unsupported optional field selection: incorrect signature. argument count: {}",
+                    args.len()
+                ),
             );
-            self.complain(id, text);
             return Type::Error;
         };
         let Expr::Literal(Literal::String(name)) = self.ast.expr(*field) else {
-            let text = "unsupported optional field selection".to_owned();
-            self.complain(*field, text);
+            self.complain(*field, format_args!("unsupported optional field selection"));
             return Type::Error;
         };
         self.types.insert(*field, Type::String);
@@ -386,16 +372,7 @@ impl<'a> Checker<'a> {
             });
         }
         let Some(result) = result else {
-            let shown: Vec<String> = types
-                .iter()
-                .map(|it| self.substitutions.apply(it, true).to_string())
-                .collect();
-            let signature = match shown.split_first() {
-                Some((target, rest)) if member => format!("{target}.({})", rest.join(", ")),
-                _ => format!("({})", shown.join(", ")),
-            };
-            let text = format!("found no matching overload for '{name}' applied to '{signature}'");
-            self.complain(id, text);
+            self.no_overload(id, name, types, member);
             return Type::Error;
         };
         self.overloads.insert(id, chosen);
@@ -514,7 +491,7 @@ impl<'a> Checker<'a> {
             None => return self.undeclared(id, name),
             Some(found @ Type::Struct(_)) => found,
             Some(other) => {
-                self.complain(id, format!("'{other}' is not a message type"));
+                self.complain(id, format_args!("'{other}' is not a message type"));
                 Type::Error
             }
         };
@@ -527,23 +504,30 @@ impl<'a> Checker<'a> {
                 continue;
             };
             let Some(declared) = self.environment.field_type(name, &field.name) else {
-                let why = match self.environment.claims_fields(name) {
-                    true if found.is_dynamic() || matches!(found, Type::Param(_)) => continue,
-                    true => format!(
-                        "expected type of field '{}' is '' but provided type is '{found}'",
-                        field.name
+                let is_claimed = self.environment.claims_fields(name);
+                if is_claimed && (found.is_dynamic() || matches!(found, Type::Param(_))) {
+                    continue;
+                }
+                let name = &field.name;
+                match is_claimed {
+                    true => self.complain(
+                        field.id,
+                        format_args!(
+                            "expected type of field '{name}' is '' but provided type is '{found}'"
+                        ),
                     ),
-                    false => format!("undefined field '{}'", field.name),
-                };
-                self.complain(field.id, why);
+                    false => self.complain(field.id, format_args!("undefined field '{name}'")),
+                }
                 continue;
             };
             if !self.substitutions.assign(&declared, &found) {
-                let text = format!(
-                    "expected type of field '{}' is '{declared}' but provided type is '{found}'",
-                    field.name
+                self.complain(
+                    field.id,
+                    format_args!(
+                        "expected type of field '{}' is '{declared}' but provided type is '{found}'",
+                        field.name
+                    ),
                 );
-                self.complain(field.id, text);
             }
         }
         result
@@ -563,10 +547,12 @@ impl<'a> Checker<'a> {
                 (Type::Dyn, Type::Dyn)
             }
             other => {
-                let text = format!(
-                    "expression of type '{other}' cannot be range of a comprehension (must be list, map, or dynamic)"
+                self.complain(
+                    fold.range,
+                    format_args!(
+                        "expression of type '{other}' cannot be range of a comprehension (must be list, map, or dynamic)"
+                    ),
                 );
-                self.complain(fold.range, text);
                 (Type::Error, Type::Error)
             }
         };

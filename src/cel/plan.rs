@@ -1,5 +1,7 @@
 //! Makes a program of a tree: names become places, functions become code.
 
+mod bytes;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -11,7 +13,7 @@ use crate::environment::Environment;
 use crate::library::{Context, Run};
 use crate::pattern::Compiled;
 use crate::refusal::{Refusal, check_index, may_differ};
-use crate::value::{Blob, Text, Value};
+use crate::value::{Blob, Key, Text, Value};
 
 /// An expression that can be evaluated.
 #[derive(Debug, Clone)]
@@ -517,7 +519,7 @@ impl Planner<'_> {
                 let key = self.constant(*key).filter(|_| !optional)?.owned();
                 let value = self.constant(*value)?.owned();
                 let double = matches!(key, Value::Double(_));
-                Some((crate::value::Key::of(&key).filter(|_| !double)?, value))
+                Some((Key::of(&key).filter(|_| !double)?, value))
             })
             .collect();
         match constants {

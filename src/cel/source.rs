@@ -6,6 +6,15 @@ use std::fmt;
 const SNIPPET_BYTES_MAX: usize = 16_384;
 /// Most complaints that are shown of one expression.
 const SHOWN_MAX: usize = 100;
+/// Most bytes of the shown complaints of one expression, but for the last one. A definition may have thousands of
+/// expressions.
+const SHOWN_BYTES_MAX: usize = 256 << 10;
+/// Most bytes of one complaint. It may name types of a thousand parts, whose names come from a schema.
+const TEXT_BYTES_MAX: usize = 16 << 10;
+/// Most bytes of all complaints about the types of one expression. Each node may have one.
+const MADE_BYTES_MAX: usize = 1 << 20;
+/// Stands for what was cut off.
+const REST: &str = "…";
 
 /// The text of an expression by characters, because positions count characters.
 #[derive(Debug, Clone)]
@@ -107,6 +116,64 @@ impl Issue {
     }
 }
 
+/// The complaints about the types of an expression while they are made, in a bounded number of bytes. The number of
+/// complaints stays right.
+#[derive(Debug, Default)]
+pub(crate) struct Complaints {
+    issues: Vec<Issue>,
+    bytes: usize,
+}
+
+impl Complaints {
+    /// Adds a complaint about a position.
+    pub fn add(&mut self, at: usize, text: fmt::Arguments<'_>) {
+        let text = match self.bytes < MADE_BYTES_MAX {
+            true => written(text),
+            false => REST.to_owned(),
+        };
+        self.bytes += text.len();
+        self.issues.push(Issue::at(at, text));
+    }
+
+    /// Adds a complaint about the whole expression.
+    pub fn add_whole(&mut self, text: &str) {
+        self.issues.push(Issue::whole(text));
+    }
+
+    /// Returns true if there is no complaint.
+    pub fn is_empty(&self) -> bool {
+        self.issues.is_empty()
+    }
+
+    /// Returns the complaints with the text of the expression.
+    pub fn about(self, source: Source) -> Issues {
+        Issues::new(source, self.issues)
+    }
+}
+
+/// Writes a text up to its bound.
+fn written(text: fmt::Arguments<'_>) -> String {
+    let mut out = Bounded(String::new());
+    // It ends with an error where the bound is.
+    let _ = fmt::write(&mut out, text);
+    out.0
+}
+
+struct Bounded(String);
+
+impl fmt::Write for Bounded {
+    fn write_str(&mut self, part: &str) -> fmt::Result {
+        let room = TEXT_BYTES_MAX.saturating_sub(self.0.len());
+        if part.len() <= room {
+            self.0.push_str(part);
+            return Ok(());
+        }
+        self.0.push_str(&part[..part.floor_char_boundary(room)]);
+        self.0.push_str(REST);
+        Err(fmt::Error)
+    }
+}
+
 /// The complaints about an expression, with its text; `Display` shows them as upstream does.
 #[derive(Debug, Clone, thiserror::Error)]
 pub struct Issues {
@@ -135,15 +202,68 @@ impl Issues {
 
 impl fmt::Display for Issues {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (number, issue) in self.issues.iter().take(SHOWN_MAX).enumerate() {
-            if number > 0 {
+        let (mut shown, mut bytes) = (0, 0);
+        for issue in self.issues.iter().take(SHOWN_MAX) {
+            if bytes > SHOWN_BYTES_MAX {
+                break;
+            }
+            if shown > 0 {
                 out.write_str("\n")?;
             }
-            out.write_str(&issue.show(&self.text))?;
+            let text = issue.show(&self.text);
+            out.write_str(&text)?;
+            (shown, bytes) = (shown + 1, bytes + text.len());
         }
-        match self.issues.len().saturating_sub(SHOWN_MAX) {
+        match self.issues.len() - shown {
             0 => Ok(()),
             more => write!(out, "\n{more} more errors were truncated"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn complaints_have_a_bound_in_bytes_and_their_number_stays_right() {
+        let mut complaints = Complaints::default();
+        let long = "é".repeat(TEXT_BYTES_MAX);
+        for at in 0..1_000 {
+            complaints.add(at, format_args!("{long}"));
+        }
+        let bytes: usize = complaints.issues.iter().map(|issue| issue.text.len()).sum();
+        assert!(bytes < MADE_BYTES_MAX + (64 << 10), "{bytes}");
+        let shown = complaints.about(Source::new("a")).to_string();
+        assert!(
+            shown.len() < SHOWN_BYTES_MAX + (64 << 10),
+            "{}",
+            shown.len()
+        );
+        let count = shown.matches("ERROR: ").count();
+        assert!(shown.ends_with(&format!("\n{} more errors were truncated", 1_000 - count)));
+    }
+
+    #[test]
+    fn lines_of_the_expression_are_shown_in_a_bounded_number_of_bytes() {
+        let source = Source::new(&"é".repeat(SNIPPET_BYTES_MAX / 2));
+        let issues = (0..100).map(|at| Issue::at(at * 80, "wrong"));
+        let shown = Issues::new(source, issues.collect()).to_string();
+        assert!(
+            shown.len() < SHOWN_BYTES_MAX + (64 << 10),
+            "{}",
+            shown.len()
+        );
+        assert!(shown.contains("more errors were truncated"));
+    }
+
+    #[test]
+    fn short_complaints_are_shown_whole() {
+        let mut complaints = Complaints::default();
+        complaints.add(1, format_args!("one"));
+        complaints.add_whole("all");
+        let shown = complaints.about(Source::new("ab")).to_string();
+        let wanted = "ERROR: <input>:-1:0: all\nERROR: <input>:1:2: one\n | ab\n | .^";
+        assert_eq!(shown, wanted);
     }
 }

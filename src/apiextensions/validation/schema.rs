@@ -2,6 +2,7 @@
 
 use super::ByKeys;
 use super::formats::{self, Format};
+use crate::complaints::value_bytes;
 use polyplane_apimachinery::{Map, Str, Value};
 use polyplane_cel::Pattern;
 
@@ -101,23 +102,29 @@ impl Schema {
             list(&junctors.all) + list(&junctors.any) + list(&junctors.one) + not
         });
         let bounds = self.bounds.as_ref().map_or(0, |bounds| {
-            let pattern = bounds.pattern.as_ref();
-            size_of::<Bounds>() + pattern.map_or(0, |pattern| pattern.text().len())
+            let pattern = bounds
+                .pattern
+                .as_ref()
+                .map_or(0, |pattern| pattern.text().len());
+            let format = bounds.other_format.as_ref().map_or(0, Str::len);
+            size_of::<Bounds>() + pattern + format
         });
         let properties = self.properties.iter();
-        let properties: usize = properties.map(|(_, schema)| schema.bytes() + 24).sum();
+        let properties: usize = properties
+            .map(|(name, schema)| size_of::<Str>() + name.len() + schema.bytes())
+            .sum();
         let below = self.items.as_ref().map_or(0, |items| items.bytes());
         let values = match &self.additional {
             Additional::Of(schema) => schema.bytes(),
             Additional::Allowed | Additional::Refused => 0,
         };
-        size_of::<Self>()
-            + junctors
-            + bounds
-            + properties
-            + below
-            + values
-            + self.allowed.len() * 32
+        let keys = self.keys.iter().flat_map(|keys| keys.iter());
+        let names = self.required.iter().chain(keys);
+        let names: usize = names.map(|name| size_of::<Str>() + name.len()).sum();
+        let allowed = self.allowed.iter();
+        let allowed: usize = allowed.map(|value| value_bytes(value, usize::MAX)).sum();
+        let own = size_of::<Self>() + self.types.len() + names + allowed;
+        own + junctors + bounds + properties + below + values
     }
 
     /// Returns the schema of a property.

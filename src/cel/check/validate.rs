@@ -1,8 +1,10 @@
 //! Validates the constants of an expression whose types are known.
 
+use std::fmt;
+
 use crate::ast::{Expr, ExprId, Literal, is_optional};
 use crate::library::formatting;
-use crate::source::Issue;
+use crate::source::Complaints;
 use crate::time::{Timestamp, parse_duration};
 use crate::types::Type;
 
@@ -10,10 +12,10 @@ use super::Checked;
 
 /// Returns complaints about constants that can never be evaluated, and about lists and maps of
 /// several types.
-pub(super) fn issues(checked: &Checked) -> Vec<Issue> {
+pub(super) fn issues(checked: &Checked) -> Complaints {
     let mut validator = Validator {
         checked,
-        issues: Vec::new(),
+        issues: Complaints::default(),
     };
     validator.visit(checked.ast().root(), false);
     validator.issues
@@ -21,13 +23,13 @@ pub(super) fn issues(checked: &Checked) -> Vec<Issue> {
 
 struct Validator<'a> {
     checked: &'a Checked,
-    issues: Vec<Issue>,
+    issues: Complaints,
 }
 
 impl Validator<'_> {
-    fn complain(&mut self, id: ExprId, text: String) {
+    fn complain(&mut self, id: ExprId, text: fmt::Arguments<'_>) {
         let at = self.checked.ast().position(id);
-        self.issues.push(Issue::at(at, text));
+        self.issues.add(at, text);
     }
 
     /// Visits a node and those below it. What is formatted may have several types.
@@ -76,8 +78,10 @@ impl Validator<'_> {
         for part in parts {
             let found = of(part);
             if found != expected {
-                let text = format!("expected type '{expected}' but found '{found}'");
-                self.complain(part.0, text);
+                self.complain(
+                    part.0,
+                    format_args!("expected type '{expected}' but found '{found}'"),
+                );
                 if only_first {
                     return;
                 }
@@ -106,7 +110,7 @@ impl Validator<'_> {
             _ => false,
         };
         if is_wrong {
-            self.complain(*first, format!("invalid {function} argument"));
+            self.complain(*first, format_args!("invalid {function} argument"));
         }
         let Some(argument) = text(*first) else {
             return;
@@ -118,7 +122,7 @@ impl Validator<'_> {
             _ => return,
         };
         if !good {
-            self.complain(*first, format!("invalid {function} argument"));
+            self.complain(*first, format_args!("invalid {function} argument"));
         }
     }
 
@@ -130,11 +134,11 @@ impl Validator<'_> {
         let (clauses, bad) = formatting::clauses(format);
         for (number, clause) in clauses.iter().enumerate() {
             let Some(element) = elements.get(number) else {
-                self.complain(call, format!("index {number} out of range"));
+                self.complain(call, format_args!("index {number} out of range"));
                 return;
             };
             if let Some((part, text)) = self.unfit(*clause, *element) {
-                self.complain(part, format!("error during formatting: {text}"));
+                self.complain(part, format_args!("error during formatting: {text}"));
                 return;
             }
         }
@@ -142,14 +146,16 @@ impl Validator<'_> {
         match bad {
             // A missing value comes before a clause that cannot be read.
             Some(text) if expected < given || text == formatting::UNEXPECTED_END => {
-                self.complain(call, text);
+                self.complain(call, format_args!("{text}"));
             }
-            Some(_) => self.complain(call, format!("index {expected} out of range")),
+            Some(_) => self.complain(call, format_args!("index {expected} out of range")),
             None if given > expected => {
-                let text = format!(
-                    "too many arguments supplied to string.format (expected {expected}, got {given})"
+                self.complain(
+                    call,
+                    format_args!(
+                        "too many arguments supplied to string.format (expected {expected}, got {given})"
+                    ),
                 );
-                self.complain(call, text);
             }
             None => {}
         }

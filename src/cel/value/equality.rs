@@ -1,9 +1,13 @@
 //! Which values are equal, and how numbers of different types compare.
 
 use std::cmp::Ordering;
+use std::collections::BTreeMap;
 
 use super::{Fault, List, Map, Value, relations};
 use crate::budget::WorkBudget;
+
+/// Units of work of a byte of a hidden field, which is written as JSON to be compared.
+const HIDDEN_BYTE_WORK: u64 = 2;
 
 impl Value<'_> {
     /// Returns whether two values are equal. Numbers of different types are equal if they are the
@@ -73,20 +77,28 @@ impl<'a> Map<'a> {
                 answer => return answer,
             }
         }
-        Ok(self.hides_the_same(other))
+        Ok(self.hides_the_same(other, budget))
     }
 
-    /// Returns whether the fields that both have and expressions cannot read are equal.
-    fn hides_the_same(&self, other: &Map<'_>) -> bool {
+    /// Returns whether the fields that both have and expressions cannot read are equal. What takes too much work is
+    /// not.
+    fn hides_the_same(&self, other: &Map<'_>, budget: &WorkBudget) -> bool {
         let (Self::Tree(one), Map::Tree(two)) = (self, other) else {
             return true;
         };
+        // All fields are looked at, and the hidden ones are written.
+        if budget.parts(one.len() + two.len()).is_err() {
+            return false;
+        }
         let (one, two) = (one.hidden(), two.hidden());
-        let differ = |(name, value): &(&str, String)| {
-            two.iter()
-                .any(|(known, other)| known == name && other != value)
-        };
-        !one.iter().any(differ)
+        let written = one.iter().chain(&two);
+        let bytes: usize = written.map(|(name, value)| name.len() + value.len()).sum();
+        if budget.work(HIDDEN_BYTE_WORK * bytes as u64).is_err() {
+            return false;
+        }
+        let two: BTreeMap<&str, String> = two.into_iter().collect();
+        one.iter()
+            .all(|(name, value)| two.get(name).is_none_or(|other| other == value))
     }
 
     /// Looks a key up whose life is another than the map's.
@@ -156,11 +168,62 @@ pub(crate) fn exact_uint(value: f64) -> Option<u64> {
 mod tests {
     use std::sync::Arc;
 
+    use crate::budget::WorkBudget;
     use crate::check::check;
     use crate::environment::Environment;
     use crate::parse::parse;
     use crate::plan::Program;
-    use crate::value::Value;
+    use crate::value::{Fields, Map, Node, Value};
+
+    /// An object of which expressions can read nothing.
+    #[derive(Debug)]
+    struct Hiding(Vec<(String, String)>);
+
+    impl Hiding {
+        fn new(count: usize, value: &str) -> Self {
+            let fields = (0..count).map(|at| (format!("f{at}"), value.to_owned()));
+            Self(fields.collect())
+        }
+    }
+
+    impl Fields for Hiding {
+        fn len(&self) -> usize {
+            self.0.len()
+        }
+
+        fn get(&self, _: &str) -> Option<Node<'_>> {
+            None
+        }
+
+        fn at(&self, _: usize) -> Option<(&str, Node<'_>)> {
+            None
+        }
+
+        fn hidden(&self) -> Vec<(&str, String)> {
+            let fields = self.0.iter();
+            let fields = fields.map(|(name, value)| (name.as_str(), value.clone()));
+            fields.collect()
+        }
+    }
+
+    #[test]
+    fn hidden_fields_are_compared_and_take_the_budget() {
+        let compare = |one: &Hiding, two: &Hiding, budget: &WorkBudget| {
+            let (one, two) = (Value::Map(Map::Tree(one)), Value::Map(Map::Tree(two)));
+            one.equals_within(&two, budget)
+        };
+        let (one, other) = (Hiding::new(1_000, "1"), Hiding::new(1_000, "2"));
+        let budget = WorkBudget::default();
+        assert!(compare(&one, &one, &budget));
+        assert!(!compare(&one, &other, &budget));
+        // A name that only one of them hides does not count.
+        let renamed = (0..1_000).map(|at| (format!("g{at}"), "2".to_owned()));
+        assert!(compare(&one, &Hiding(renamed.collect()), &budget));
+        let large = Hiding::new(2, &"x".repeat(100_000));
+        let small = WorkBudget::for_short_expression();
+        let rounds = (0..1_000).take_while(|_| compare(&large, &large, &small));
+        assert!(rounds.count() < 100 && small.is_spent());
+    }
 
     fn outcome(text: &str) -> Result<bool, String> {
         let environment = Arc::new(Environment::kubernetes());
