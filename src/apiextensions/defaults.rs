@@ -1,5 +1,6 @@
 //! The check whether the defaults of a schema fit the schema that has them.
 
+use crate::complaints::{self, ComplaintCounter};
 use crate::derivation::metadata_of;
 use crate::embedded;
 use crate::rules::definition::TOO_MUCH_WORK;
@@ -17,6 +18,9 @@ const DEPTH_MAX: usize = 128;
 /// Units of work of a schema in the schema of a default, which is compiled for its check: about two microseconds.
 /// Defaults of objects in objects compile the inner schemas again and again.
 const SCHEMA_WORK: u64 = 400;
+
+/// What is said of a schema about whose defaults there is too much to say.
+const TOO_MANY_ERRORS: &str = "there are too many complaints about the defaults of this schema, so not all of them were checked: correct these and try again";
 
 /// Returns the complaints about all defaults of a structural schema. `schemas` are those of built-in
 /// types, of which metadata is one; `budget` is that of the definition.
@@ -36,6 +40,7 @@ pub fn validate(
         budget,
         steps: Vec::new(),
         errors: Vec::new(),
+        said: ComplaintCounter::default(),
     };
     let root = Place {
         is_root: true,
@@ -48,6 +53,9 @@ pub fn validate(
     let _ = walk.node(schema, root, path);
     if walk.budget.is_spent() {
         let error = FieldError::forbidden(path, TOO_MUCH_WORK);
+        walk.errors.push(error);
+    } else if walk.said.is_full() {
+        let error = FieldError::forbidden(path, TOO_MANY_ERRORS);
         walk.errors.push(error);
     }
     walk.errors
@@ -121,9 +129,18 @@ struct Walk<'v> {
     /// The way from the whole schema.
     steps: Vec<Step<'v>>,
     errors: Vec<FieldError>,
+    /// Counts them.
+    said: ComplaintCounter,
 }
 
 impl<'v> Walk<'v> {
+    fn add(&mut self, error: FieldError) {
+        let field = complaints::path(error.field);
+        let error = FieldError { field, ..error };
+        self.said.count(&error);
+        self.errors.push(error);
+    }
+
     fn node(
         &mut self,
         schema: &'v Value,
@@ -158,7 +175,8 @@ impl<'v> Walk<'v> {
                 ..below
             };
             self.steps.push(Step::Property(name));
-            self.node(property, below, &path.child("properties").key(name))?;
+            let step = complaints::step(name);
+            self.node(property, below, &path.child("properties").key(&step))?;
             self.steps.pop();
         }
         Ok(())
@@ -171,7 +189,15 @@ impl<'v> Walk<'v> {
         place: Place<'_>,
         path: &Path<'_>,
     ) -> Result<(), Stopped> {
-        let schemas = count_schemas(schema, 0) as u64;
+        if self.said.is_full() {
+            return Err(Stopped);
+        }
+        // A part of the metadata is checked with the whole object around it.
+        let checked = match place.in_meta {
+            true => place.object,
+            false => schema,
+        };
+        let schemas = count_schemas(checked, 0) as u64;
         let work = self.budget.work(SCHEMA_WORK.saturating_mul(schemas));
         work.map_err(|_| Stopped)?;
         let Ok(known) = Schema::compile_for_defaults(schema) else {
@@ -188,9 +214,9 @@ impl<'v> Walk<'v> {
         }
         let default = &default;
         let unknown = self.errors.len() - before;
-        let field = path.to_string();
+        let field = complaints::path(path.to_string());
         let found = validate_value(&known, Change::Created(default), Some(&field), self.budget);
-        self.errors.extend(found);
+        found.into_iter().for_each(|error| self.add(error));
         if self.budget.is_spent() {
             return Err(Stopped);
         }
@@ -236,8 +262,7 @@ impl<'v> Walk<'v> {
             }
         };
         let text = format!("must result in valid metadata: {why}");
-        self.errors
-            .push(FieldError::invalid(path, default.clone(), text));
+        self.add(FieldError::invalid(path, default.clone(), text));
         false
     }
 
@@ -255,15 +280,14 @@ impl<'v> Walk<'v> {
         let coerced = custom.coerce(default, path);
         if !is_pruned {
             let text = "must not have unknown fields";
-            self.errors
-                .push(FieldError::invalid(path, default.clone(), text));
+            self.add(FieldError::invalid(path, default.clone(), text));
         }
         let errors = match coerced {
             Err(error) => vec![error],
             Ok(()) => embedded::validate(structural.root(), default, path),
         };
         let is_good = errors.is_empty();
-        self.errors.extend(errors);
+        errors.into_iter().for_each(|error| self.add(error));
         is_good
     }
 
@@ -290,7 +314,7 @@ impl<'v> Walk<'v> {
             let found = rules.check_within(schema, write, limits, path, self.budget);
             left = left.zip(found.left).map(|(one, two)| one.min(two));
             let is_broken = !found.errors.is_empty();
-            self.errors.extend(found.errors);
+            found.errors.into_iter().for_each(|error| self.add(error));
             if is_broken {
                 break;
             }

@@ -1,14 +1,20 @@
 //! JSONPath as kubectl reads it, as far as one expression selects values: fields, wildcards,
 //! recursion, indexes, slices, unions and filters.
 
+mod parser;
+
 use std::cell::Cell;
 
+use parser::Parser;
 use polyplane_apimachinery::{Map, Str, Value};
 
 /// Number of steps and filters in one path. Each may visit the whole object.
 const STEPS_MAX: usize = 64;
 /// Number of filters in one another. Parsing and searching recurse that deep, and the text is a client's.
 const FILTERS_MAX: usize = 16;
+/// Number of elements in all brackets of one path, filters among them. Each takes thirty times its text in memory, and
+/// unions of unions multiply what a search looks at.
+const ELEMENTS_MAX: usize = 1_000;
 /// Number of values that are looked at for one purpose, such as a row of a table. Recursion below recursion and
 /// filters in filters would look at more than an object has.
 const VISITS_MAX: usize = 100_000;
@@ -31,6 +37,9 @@ pub enum JsonPathError {
     /// There are too many steps.
     #[error("has more than {STEPS_MAX} steps")]
     TooLong,
+    /// There are too many elements in brackets.
+    #[error("has more than {ELEMENTS_MAX} elements in brackets")]
+    TooWide,
     /// There are too many filters in one another.
     #[error("has more than {FILTERS_MAX} filters in one another")]
     TooDeep,
@@ -85,15 +94,7 @@ impl JsonPath {
     /// # Errors
     /// Returns what is wrong with it.
     pub fn parse(text: &str) -> Result<Self, JsonPathError> {
-        let mut parser = Parser {
-            rest: text.trim(),
-            depth: 0,
-        };
-        let path = parser.path(Ends::Never)?;
-        match parser.rest {
-            "" => Ok(path),
-            rest => Err(JsonPathError::Unexpected(rest.to_owned())),
-        }
+        Parser::new(text.trim()).whole()
     }
 
     /// Returns the values that the path selects; none for keys that are missing, and none if the path does not suit
@@ -173,6 +174,10 @@ impl Step {
             }
             Self::Union(steps) => {
                 for step in steps {
+                    // It takes time even where there is no value.
+                    if !visits.count() {
+                        return Err(input);
+                    }
                     match step.select(input.clone(), visits) {
                         Ok(found) => out.extend(found),
                         Err(_) => return Err(input),
@@ -362,235 +367,6 @@ impl Operator {
     }
 }
 
-/// Says where a path ends.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Ends {
-    /// At the end of the text.
-    Never,
-    /// Inside a filter: at an operator, a space or the closing parenthesis.
-    InFilter,
-}
-
-struct Parser<'t> {
-    rest: &'t str,
-    /// The filters that the present place is in.
-    depth: usize,
-}
-
-impl<'t> Parser<'t> {
-    fn path(&mut self, ends: Ends) -> Result<JsonPath, JsonPathError> {
-        let mut steps = Vec::new();
-        if let Some(rest) = self.rest.strip_prefix(['$', '@']) {
-            self.rest = rest;
-        }
-        while let Some(first) = self.rest.chars().next() {
-            if steps.len() >= STEPS_MAX {
-                return Err(JsonPathError::TooLong);
-            }
-            match first {
-                '.' if self.rest.starts_with("..") => {
-                    if steps.last() == Some(&Step::Recursive) {
-                        return Err(JsonPathError::Unexpected(self.rest.to_owned()));
-                    }
-                    self.rest = &self.rest[2..];
-                    steps.push(Step::Recursive);
-                    if self
-                        .rest
-                        .starts_with(|next: char| next.is_alphanumeric() || next == '_')
-                    {
-                        steps.push(self.field()?);
-                    }
-                }
-                '.' => {
-                    self.rest = &self.rest[1..];
-                    if self.rest.starts_with('[') || self.rest.is_empty() {
-                        continue;
-                    }
-                    steps.push(self.field()?);
-                }
-                '[' => {
-                    self.rest = &self.rest[1..];
-                    steps.push(self.bracket()?);
-                }
-                _ if ends == Ends::InFilter => break,
-                _ if steps.is_empty() && (first.is_alphanumeric() || first == '_') => {
-                    steps.push(self.field()?);
-                }
-                _ => return Err(JsonPathError::Unexpected(self.rest.to_owned())),
-            }
-        }
-        Ok(JsonPath { steps })
-    }
-
-    fn field(&mut self) -> Result<Step, JsonPathError> {
-        let mut name = String::new();
-        let mut letters = self.rest.char_indices();
-        let mut end = self.rest.len();
-        while let Some((at, letter)) = letters.next() {
-            match letter {
-                '\\' => name.extend(letters.next().map(|(_, escaped)| escaped)),
-                '.' | '[' | ']' | '|' | ' ' | ')' | '=' | '!' | '<' | '>' | ',' | '\r' | '\n' => {
-                    end = at;
-                    break;
-                }
-                letter => name.push(letter),
-            }
-        }
-        let (_, rest) = self.rest.split_at(end);
-        if name.is_empty() {
-            return Err(JsonPathError::Unexpected(self.rest.to_owned()));
-        }
-        self.rest = rest;
-        Ok(match name.as_str() {
-            "*" => Step::Wildcard,
-            name => Step::Field(name.into()),
-        })
-    }
-
-    /// Parses what follows an opening bracket.
-    fn bracket(&mut self) -> Result<Step, JsonPathError> {
-        if let Some(rest) = self.rest.strip_prefix("?(") {
-            self.rest = rest;
-            if self.depth == FILTERS_MAX {
-                return Err(JsonPathError::TooDeep);
-            }
-            self.depth += 1;
-            let filter = self.filter()?;
-            self.depth -= 1;
-            self.rest = self
-                .rest
-                .trim_start()
-                .strip_prefix(")]")
-                .ok_or(JsonPathError::Open("a filter"))?;
-            return Ok(Step::Filter(Box::new(filter)));
-        }
-        let mut steps = Vec::new();
-        loop {
-            self.rest = self.rest.trim_start();
-            steps.push(self.element()?);
-            self.rest = self.rest.trim_start();
-            if let Some(rest) = self.rest.strip_prefix(']') {
-                self.rest = rest;
-                break;
-            }
-            self.rest = self
-                .rest
-                .strip_prefix(',')
-                .ok_or(JsonPathError::Open("a bracket"))?;
-        }
-        Ok(match steps.pop() {
-            Some(only) if steps.is_empty() => only,
-            last => {
-                steps.extend(last);
-                Step::Union(steps)
-            }
-        })
-    }
-
-    /// Parses one of the elements in brackets.
-    fn element(&mut self) -> Result<Step, JsonPathError> {
-        if self.rest.starts_with(['\'', '"']) {
-            return Ok(Step::Field(self.quoted()?));
-        }
-        let end = self
-            .rest
-            .find([']', ','])
-            .ok_or(JsonPathError::Open("a bracket"))?;
-        let (text, rest) = self.rest.split_at(end);
-        self.rest = rest;
-        let text = text.trim();
-        if text == "*" {
-            // In brackets it selects from lists alone.
-            return Ok(Step::Slice(Slice {
-                from: None,
-                to: None,
-                step: 1,
-            }));
-        }
-        let unexpected = || JsonPathError::Unexpected(text.to_owned());
-        if !text.contains(':') {
-            return text.parse().map(Step::Index).map_err(|_| unexpected());
-        }
-        let mut parts = text.split(':').map(|part| match part.trim() {
-            "" => Ok(None),
-            part => part.parse::<i64>().map(Some).map_err(|_| unexpected()),
-        });
-        let mut part = || parts.next().unwrap_or(Ok(None));
-        Ok(Step::Slice(Slice {
-            from: part()?,
-            to: part()?,
-            step: part()?.unwrap_or(1),
-        }))
-    }
-
-    fn quoted(&mut self) -> Result<Str, JsonPathError> {
-        let mut letters = self.rest.char_indices();
-        let quote = letters.next().map(|(_, quote)| quote);
-        let mut text = String::new();
-        while let Some((at, letter)) = letters.next() {
-            if Some(letter) == quote {
-                self.rest = &self.rest[at + 1..];
-                return Ok(text.into());
-            }
-            match letter {
-                '\\' => text.extend(letters.next().map(|(_, escaped)| escaped)),
-                letter => text.push(letter),
-            }
-        }
-        Err(JsonPathError::Open("a quote"))
-    }
-
-    fn filter(&mut self) -> Result<Filter, JsonPathError> {
-        let left = self.operand()?;
-        self.rest = self.rest.trim_start();
-        let operators = [
-            ("==", Operator::Equal),
-            ("!=", Operator::Unequal),
-            ("<=", Operator::LessOrEqual),
-            (">=", Operator::GreaterOrEqual),
-            ("<", Operator::Less),
-            (">", Operator::Greater),
-        ];
-        for (text, operator) in operators {
-            if let Some(rest) = self.rest.strip_prefix(text) {
-                self.rest = rest;
-                let right = self.operand()?;
-                return Ok(Filter {
-                    left,
-                    compare: Some((operator, right)),
-                });
-            }
-        }
-        Ok(Filter {
-            left,
-            compare: None,
-        })
-    }
-
-    fn operand(&mut self) -> Result<Operand, JsonPathError> {
-        self.rest = self.rest.trim_start();
-        match self.rest.chars().next() {
-            Some('\'' | '"') => Ok(Operand::Literal(Value::String(self.quoted()?))),
-            Some('@' | '$' | '.') => Ok(Operand::Path(self.path(Ends::InFilter)?)),
-            _ => {
-                let end = self.rest.find([' ', ')', '=', '!', '<', '>']);
-                let (text, rest) = self.rest.split_at(end.unwrap_or(self.rest.len()));
-                self.rest = rest;
-                let whole = text.parse().ok().map(Value::Int);
-                let other = || text.parse().ok().map(Value::Float);
-                let literal = match text {
-                    "true" => Some(Value::Bool(true)),
-                    "false" => Some(Value::Bool(false)),
-                    _ => whole.or_else(other),
-                };
-                literal
-                    .map(Operand::Literal)
-                    .ok_or_else(|| JsonPathError::Unexpected(text.to_owned()))
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -623,6 +399,30 @@ mod tests {
         assert_eq!(path(FILTERS_MAX + 1), Err(JsonPathError::TooDeep));
         let open = format!(".{}", "[?(@".repeat(300_000));
         assert_eq!(JsonPath::parse(&open), Err(JsonPathError::TooDeep));
+    }
+
+    #[test]
+    fn elements_of_all_brackets_are_limited() {
+        let path =
+            |count: usize| JsonPath::parse(&format!(".a[0][{}]", vec!["0"; count].join(",")));
+        path(ELEMENTS_MAX - 1).expect("few are accepted");
+        assert_eq!(path(ELEMENTS_MAX), Err(JsonPathError::TooWide));
+    }
+
+    #[test]
+    fn unions_count_their_elements_where_there_is_no_value_too() {
+        let path = format!(".absent{}", "[0,0,0,0,0,0,0,0]".repeat(50));
+        let path = JsonPath::parse(&path).expect("a path");
+        let (object, visits) = (Value::object(), Visits::default());
+        assert!(path.find_within(&object, &visits).is_empty());
+        assert!(visits.0.get() <= VISITS_MAX - 50 * 8, "{visits:?}");
+    }
+
+    #[test]
+    fn complaints_about_paths_are_short() {
+        let long = "?".repeat(1 << 20);
+        let refused = JsonPath::parse(&format!(".a[0]{long}")).expect_err("it is no path");
+        assert!(refused.to_string().len() < 2_000);
     }
 
     #[test]

@@ -228,19 +228,35 @@ fn accessor_error(path: &str, value: &Value, wanted: &str) -> String {
 
 /// Returns a value as Go's `%v` prints it.
 fn go_value(value: &Value) -> String {
+    let mut out = String::new();
+    write_go_value(value, &mut out);
+    out
+}
+
+/// Writes to the end of one text: a text of each level would copy what is below it again and again.
+fn write_go_value(value: &Value, out: &mut String) {
     match value {
-        Value::Null => "<nil>".to_owned(),
-        Value::String(text) => text.to_string(),
+        Value::Null => out.push_str("<nil>"),
+        Value::String(text) => out.push_str(text),
         Value::Array(items) => {
-            let items: Vec<String> = items.iter().map(go_value).collect();
-            format!("[{}]", items.join(" "))
+            out.push('[');
+            for (at, item) in items.iter().enumerate() {
+                out.push_str(if at == 0 { "" } else { " " });
+                write_go_value(item, out);
+            }
+            out.push(']');
         }
         Value::Object(members) => {
-            let member = |(name, value): (&str, &Value)| format!("{name}:{}", go_value(value));
-            let members: Vec<String> = members.iter().map(member).collect();
-            format!("map[{}]", members.join(" "))
+            out.push_str("map[");
+            for (at, (name, member)) in members.iter().enumerate() {
+                out.push_str(if at == 0 { "" } else { " " });
+                out.push_str(name);
+                out.push(':');
+                write_go_value(member, out);
+            }
+            out.push(']');
         }
-        Value::Bool(_) | Value::Int(_) | Value::Float(_) => json::to_string(value),
+        Value::Bool(_) | Value::Int(_) | Value::Float(_) => out.push_str(&json::to_string(value)),
     }
 }
 
@@ -328,5 +344,19 @@ impl Strategy for CustomObject {
 
     fn prepared_in(&self) -> PreparedIn {
         PreparedIn::Request
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polyplane_apimachinery::json;
+
+    #[test]
+    fn values_are_printed_as_go_prints_them() {
+        let value = json!({"a": [1i64, "b", (Value::Null)], "c": {"d": true, "e": 1.5}, "f": []});
+        let shown = go_value(&value);
+        assert_eq!(shown, "map[a:[1 b <nil>] c:map[d:true e:1.5] f:[]]");
+        assert_eq!(go_value(&Value::object()), "map[]");
     }
 }

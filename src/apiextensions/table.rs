@@ -10,6 +10,10 @@ use polyplane_registry::strategy::age;
 /// columns that show the whole object, so without it a small request would have an answer of gigabytes.
 const ROW_BYTES_MAX: usize = 256 << 10;
 
+/// Number of columns that are shown. Upstream has no limit but the size of a definition; each row has a cell for each
+/// of them, so a page of a list with tens of thousands would take gigabytes.
+const COLUMNS_MAX: usize = 1_000;
+
 /// The columns of a version.
 #[derive(Debug)]
 pub(crate) struct Columns {
@@ -23,7 +27,7 @@ impl Columns {
     pub fn of(defined: &[Defined]) -> (Self, Vec<Column>) {
         let mut shown = vec![column("Name", "string", "name", 0)];
         let mut added = Vec::new();
-        for column in defined {
+        for column in defined.iter().take(COLUMNS_MAX) {
             // Upstream shows the columns before the first that it cannot read.
             let Ok(path) = JsonPath::parse(&column.path) else {
                 break;
@@ -147,6 +151,22 @@ mod tests {
         assert!(bytes(&large) < 2 << 20);
         let small = json!({"metadata": {"name": "a"}, "spec": ("x".repeat(1000).as_str())});
         assert!(bytes(&small) < ROW_BYTES_MAX + (1 << 11));
+    }
+
+    #[test]
+    fn columns_beyond_their_limit_are_not_shown() {
+        let column = Defined {
+            name: "One".into(),
+            kind: "integer".into(),
+            format: Str::default(),
+            description: Str::default(),
+            priority: 0,
+            path: ".spec.one".into(),
+        };
+        let (columns, shown) = Columns::of(&vec![column; 2 * COLUMNS_MAX]);
+        assert_eq!(shown.len(), COLUMNS_MAX + 1);
+        let object = json!({"metadata": {"name": "a"}, "spec": {"one": 1i64}});
+        assert_eq!(columns.cells(&object, 0).len(), COLUMNS_MAX + 1);
     }
 
     #[test]
