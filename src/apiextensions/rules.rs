@@ -195,10 +195,14 @@ impl RuleNode {
 
 impl Rule {
     fn bytes(&self) -> usize {
-        let program = self.program.as_ref().map_or_else(String::len, Program::bytes);
-        let message = self.message.as_ref().map_or(0, |message| {
-            message.program.bytes() + message.source.len()
-        });
+        let program = self
+            .program
+            .as_ref()
+            .map_or_else(String::len, Program::bytes);
+        let message = self
+            .message
+            .as_ref()
+            .map_or(0, |message| message.program.bytes() + message.source.len());
         let reason = self.reason.as_ref().map_or(0, Str::len);
         let field = self.field.as_ref().map_or(0, String::len);
         let texts = self.shown.len() + self.detail.len() + reason + field;
