@@ -1,11 +1,12 @@
 //! The check whether the defaults of a schema fit the schema that has them.
 
-use crate::complaints::{self, ComplaintCounter};
+use crate::complaints;
 use crate::derivation::metadata_of;
 use crate::embedded;
 use crate::rules::definition::TOO_MUCH_WORK;
 use crate::rules::{Limits, Rules, Write, count_schemas};
 use crate::validation::{Change, Schema, validate as validate_value};
+use polyplane_apimachinery::complaints::Room;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::schema::{DefId, Schemas};
 use polyplane_apimachinery::shape::prune::{META_FIELDS, Report, Root, prune};
@@ -40,7 +41,7 @@ pub fn validate(
         budget,
         steps: Vec::new(),
         errors: Vec::new(),
-        said: ComplaintCounter::default(),
+        said: Room::default(),
     };
     let root = Place {
         is_root: true,
@@ -130,14 +131,14 @@ struct Walk<'v> {
     steps: Vec<Step<'v>>,
     errors: Vec<FieldError>,
     /// Counts them.
-    said: ComplaintCounter,
+    said: Room,
 }
 
 impl<'v> Walk<'v> {
     fn add(&mut self, error: FieldError) {
         let field = complaints::path(error.field);
         let error = FieldError { field, ..error };
-        self.said.count(&error);
+        self.said.take(error.bytes());
         self.errors.push(error);
     }
 

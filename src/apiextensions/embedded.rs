@@ -1,7 +1,8 @@
 //! Checks objects that are embedded in custom objects and have a kind and metadata of their own.
 
-use crate::complaints::{self, ComplaintCounter};
+use crate::complaints;
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Room;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names::{NameRule, dns1035_label};
 use polyplane_apimachinery::shape::Shape;
@@ -22,7 +23,7 @@ pub(crate) fn validate<'s, S: Shape<'s>>(
 #[derive(Default)]
 struct Found {
     errors: Vec<FieldError>,
-    said: ComplaintCounter,
+    said: Room,
 }
 
 impl Found {
@@ -32,7 +33,7 @@ impl Found {
         }
         let field = complaints::path(error.field);
         let error = FieldError { field, ..error };
-        self.said.count(&error);
+        self.said.take(error.bytes());
         self.errors.push(error);
     }
 }

@@ -2,7 +2,8 @@
 
 use super::declaration::{Declaration, REQUEST_BYTES_MAX, escape, type_name};
 use super::{Compiler, DEPTH_MAX, SELF_TYPE, cost_of, count_schemas, has_rules, uses_old};
-use crate::complaints::{self, ComplaintCounter};
+use crate::complaints;
+use polyplane_apimachinery::complaints::Room;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::{Map, Value, json};
 use polyplane_cel::{Type, WorkBudget};
@@ -52,7 +53,7 @@ pub fn validate(
         compiler: Compiler::new(Some(budget)),
         budget,
         errors: Vec::new(),
-        said: ComplaintCounter::default(),
+        said: Room::default(),
         unsound: &unsound,
         charge,
         total: 0,
@@ -95,7 +96,7 @@ struct Walk<'a> {
     charge: Charge,
     errors: Vec<FieldError>,
     /// Counts them: each shows its expression and its place.
-    said: ComplaintCounter,
+    said: Room,
     total: u64,
     /// The most expensive expressions, with their fields.
     expensive: Vec<(u64, String)>,
@@ -215,7 +216,7 @@ impl Walk<'_> {
     fn complain(&mut self, error: FieldError) {
         let field = complaints::path(error.field);
         let error = FieldError { field, ..error };
-        self.said.count(&error);
+        self.said.take(error.bytes());
         self.errors.push(error);
     }
 

@@ -3,9 +3,10 @@
 use super::declaration::{Declaration, escape};
 use super::view::View;
 use super::{CALL_COST_MAX, Message, OBJECT_COST_MAX, Rule, RuleNode, complaint};
-use crate::complaints::{self, ComplaintCounter};
+use crate::complaints;
 use crate::validation::{ByKeys, Counterparts, Schema};
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Room;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::quote::quote;
 use polyplane_cel::{Fault, Value as CelValue, WorkBudget};
@@ -80,7 +81,7 @@ pub(super) fn evaluate(
     let mut evaluation = Evaluation {
         limits,
         findings: Findings::none(limits),
-        said: ComplaintCounter::default(),
+        said: Room::default(),
         budget,
     };
     let answer = Cell::new(None);
@@ -191,7 +192,7 @@ struct Evaluation<'s> {
     limits: Limits,
     findings: Findings,
     /// Counts the errors and the warnings.
-    said: ComplaintCounter,
+    said: Room,
     budget: &'s WorkBudget,
 }
 
@@ -205,7 +206,7 @@ impl Evaluation<'_> {
     fn counted(&mut self, error: FieldError) -> FieldError {
         let field = complaints::path(error.field);
         let error = FieldError { field, ..error };
-        self.said.count(&error);
+        self.said.take(error.bytes());
         error
     }
 

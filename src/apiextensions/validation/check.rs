@@ -4,15 +4,14 @@ use indexmap::IndexMap;
 
 use super::numbers::{is_json_integer, number};
 use super::schema::{Additional, Bounds, Counterparts, Junctors, Schema};
-use crate::complaints::{self, ComplaintCounter, value_bytes};
+use crate::complaints::{self, value_bytes};
+use polyplane_apimachinery::complaints::Room;
 use polyplane_apimachinery::field_error::{Bad, FieldError, FieldErrorKind, Path};
 use polyplane_apimachinery::json;
 use polyplane_apimachinery::quote::quote;
 use polyplane_apimachinery::{Map, Str, Value};
 use polyplane_cel::{SearchFailed, WorkBudget};
 
-/// Most complaints about one value. An object of some megabytes may have a million, which nobody reads.
-const ERRORS_MAX: usize = 10_000;
 /// What the last complaint says about a value that was not checked to its end.
 const INCOMPLETE: &str = "to check all of it takes too much work, so the rest was not checked";
 /// The work of a check of a value without its parts, in parts.
@@ -179,15 +178,14 @@ pub(super) struct Complaint {
 pub(super) struct Found {
     /// By the texts by which upstream finds out whether a complaint was made before.
     errors: IndexMap<String, FieldError>,
-    said: ComplaintCounter,
+    said: Room,
     matches: usize,
 }
 
 impl Found {
     pub(super) fn add(&mut self, complaint: Complaint) {
         let Complaint { error, text } = complaint;
-        if self.errors.len() < ERRORS_MAX && !self.said.is_full() {
-            self.said.count(&error);
+        if self.said.take(error.bytes()) {
             self.errors.entry(text).or_insert(error);
         }
     }
@@ -229,7 +227,7 @@ fn node(schema: &Schema, value: &Value, old: Old<'_>, place: Place<'_>, found: &
     if !own.is_valid() && matches!(old, Old::Value(old) if schema.is_unchanged(value, old)) {
         // What is dropped has no part in the bound: else it would hide what the update has caused.
         own.errors.clear();
-        own.said = ComplaintCounter::default();
+        own.said = Room::default();
     }
     found.merge(own);
 }
@@ -601,6 +599,7 @@ fn alternatives(all: impl Iterator<Item = Found>, stop: Stop) -> (Found, usize) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use polyplane_apimachinery::complaints::COUNT_MAX;
     use polyplane_apimachinery::json;
 
     fn errors(schema: &Value, value: &Value) -> Vec<FieldError> {
@@ -661,7 +660,7 @@ mod tests {
         );
         let schema = json!({"type": "array", "items": {"type": "string"}});
         let found = errors(&schema, &array(0..100_000)).len();
-        assert!((1_000..=ERRORS_MAX).contains(&found), "{found}");
+        assert!((1_000..=COUNT_MAX).contains(&found), "{found}");
     }
 
     #[test]
