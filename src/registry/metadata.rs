@@ -47,6 +47,17 @@ pub fn fill_system_fields(object: &mut Value, uid: Str, now: &str) {
     object.set(&["metadata", "creationTimestamp"], now);
 }
 
+/// Replaces a written object by `kept`, but for its managed fields: field management has brought those up to date, and
+/// an object of which nobody owns anything has none.
+pub fn keep_all_but_managers(object: &mut Value, mut kept: Value) {
+    let managers = ["metadata", "managedFields"];
+    match object.remove(&managers) {
+        Some(entries) => kept.set(&managers, entries),
+        None => drop(kept.remove(&managers)),
+    }
+    *object = kept;
+}
+
 /// Copies the members that an update may not change from the old object: uid, times of creation and
 /// deletion.
 pub fn keep_system_fields(object: &mut Value, old: &Value) {
@@ -408,6 +419,25 @@ mod tests {
         ]);
         let shown = r#"[{"apiVersion":"v1","kind":"X","name":"a","uid":"1","controller":true}]"#;
         assert_eq!(shown_owners(&owners), shown);
+    }
+
+    #[test]
+    fn an_object_that_nobody_manages_does_not_get_the_managers_of_the_one_in_its_place() {
+        let object = |managers: &[&str]| {
+            let mut object = polyplane_apimachinery::json!({"metadata": {"name": "a"}});
+            if !managers.is_empty() {
+                let managers: Vec<Value> = managers.iter().map(|name| (*name).into()).collect();
+                object.set(&["metadata", "managedFields"], managers);
+            }
+            object
+        };
+        let cases: [(&[&str], &[&str]); 4] =
+            [(&[], &["m"]), (&["n"], &["m"]), (&["n"], &[]), (&[], &[])];
+        for (new, old) in cases {
+            let mut written = object(new);
+            keep_all_but_managers(&mut written, object(old));
+            assert_eq!(written, object(new));
+        }
     }
 
     #[test]

@@ -16,6 +16,7 @@ use crate::kinds::conversion;
 use crate::kinds::conversion::{Converter, PreparedIn};
 use crate::kinds::feature_gates::Features;
 use crate::kinds::table::KindTable;
+use crate::metadata;
 use crate::request::options::Persistence;
 use crate::service_ranges::ServiceRanges;
 use parking_lot::Mutex;
@@ -359,15 +360,11 @@ pub trait Strategy: Debug + Send + Sync {
     /// write.
     fn prepare_subresource(&self, context: &Context<'_>, object: &mut Value, old: &Value) {
         let _ = context;
-        let status = object.get("status").cloned();
-        let managed = object.at(&["metadata", "managedFields"]).cloned();
-        *object = old.clone();
+        let status = object.remove(&["status"]);
+        metadata::keep_all_but_managers(object, old.clone());
         match status {
             Some(status) => object.set(&["status"], status),
             None => drop(object.remove(&["status"])),
-        }
-        if let Some(managed) = managed {
-            object.set(&["metadata", "managedFields"], managed);
         }
     }
 

@@ -11,8 +11,8 @@ use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Str, Value, json};
 use polyplane_plane::{Index, IndexId, IndexRow, Key, Prefix};
-use polyplane_registry::Strategy;
 use polyplane_registry::strategy::{Context, age};
+use polyplane_registry::{Strategy, metadata};
 
 use crate::polyplane::{access, authentication, limits, suspension};
 
@@ -102,11 +102,7 @@ impl Strategy for ControlPlane {
 
     fn prepare_subresource(&self, _context: &Context<'_>, object: &mut Value, old: &Value) {
         let mut status = object["status"].clone();
-        let managed = object.at(&["metadata", "managedFields"]).cloned();
-        *object = old.clone();
-        if let Some(managed) = managed {
-            object.set(&["metadata", "managedFields"], managed);
-        }
+        metadata::keep_all_but_managers(object, old.clone());
         for fixed in ["id", "birth", "url", "keys"] {
             match old.at(&["status", fixed]) {
                 Some(value) => status.set(&[fixed], value.clone()),

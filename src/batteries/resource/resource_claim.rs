@@ -12,8 +12,8 @@ use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names::NameRule;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_plane::Snapshot;
-use polyplane_registry::Scope;
 use polyplane_registry::strategy::{Allocation, Context, Strategy};
+use polyplane_registry::{Scope, metadata};
 
 /// Behaviour of the ResourceClaims of one version.
 #[derive(Clone, Copy, Debug)]
@@ -55,15 +55,11 @@ impl Strategy for ResourceClaim {
     }
 
     fn prepare_subresource(&self, _: &Context<'_>, object: &mut Value, old: &Value) {
-        let status = object.get("status").cloned();
-        let managed = object.at(&["metadata", "managedFields"]).cloned();
-        *object = old.clone();
+        let status = object.remove(&["status"]);
+        metadata::keep_all_but_managers(object, old.clone());
         match status {
             Some(status) => object.set(&["status"], status),
             None => drop(object.remove(&["status"])),
-        }
-        if let Some(managed) = managed {
-            object.set(&["metadata", "managedFields"], managed);
         }
         status::prepare(&mut object["status"], &old["status"]);
     }

@@ -10,8 +10,8 @@ use crate::shared::validation::numbers::non_negative;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names::{self, NameRule};
 use polyplane_apimachinery::{Map, Value};
-use polyplane_registry::Scope;
 use polyplane_registry::strategy::{Context, Strategy};
+use polyplane_registry::{Scope, metadata};
 use std::collections::BTreeSet;
 
 const DRIVER: &str = "io.k8s.api.storage.v1.CSINodeDriver";
@@ -26,17 +26,12 @@ pub struct CsiNode;
 
 impl Strategy for CsiNode {
     fn prepare_subresource(&self, _: &Context<'_>, object: &mut Value, old: &Value) {
-        let health = object.at(&["status", "storageHealth"]).cloned();
-        let managed = object.at(&["metadata", "managedFields"]).cloned();
-        let mut kept = old.clone();
+        let health = object.remove(&["status", "storageHealth"]);
+        metadata::keep_all_but_managers(object, old.clone());
         match health {
-            Some(health) => kept.set(&["status", "storageHealth"], health),
-            None => drop(kept.remove(&["status", "storageHealth"])),
+            Some(health) => object.set(&["status", "storageHealth"], health),
+            None => drop(object.remove(&["status", "storageHealth"])),
         }
-        if let Some(managed) = managed {
-            kept.set(&["metadata", "managedFields"], managed);
-        }
-        *object = kept;
     }
 
     fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {

@@ -17,5 +17,6 @@ mod site;
 mod subresources;
 mod system_classes;
 mod tables;
+mod upstream_answers;
 mod write_facts;
 mod wrong_bodies;
