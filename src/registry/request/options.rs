@@ -277,13 +277,22 @@ impl ListOptions {
         }
     }
 
-    /// Returns whether a list is the first page of the requested version, which the limit alone makes
-    /// exact.
-    pub fn begins_at_version(&self) -> bool {
-        self.version_match == VersionMatch::Unset
-            && self.limit > 0
-            && self.continuation.is_empty()
-            && !matches!(self.resource_version.as_str(), "" | "0")
+    /// Returns whether upstream reads a list of one object from its store and not from its cache. The store does not
+    /// wait for a version, and does not say when to try again.
+    pub fn reads_one_from_store(&self) -> bool {
+        match self.version_match {
+            VersionMatch::Exact => true,
+            VersionMatch::Unset => self.limit > 0 || !self.continuation.is_empty(),
+            VersionMatch::NotOlderThan => false,
+        }
+    }
+
+    /// Returns the options of a list of one object. Upstream reads it without pages: it ignores a page token, and a
+    /// limit does not make the version an exact one.
+    pub fn of_one(mut self) -> Self {
+        self.continuation.clear();
+        self.limit = 0;
+        self
     }
 
     /// Returns the options of a list that is read in pages, as upstream reads a collection before it deletes it: a

@@ -16,7 +16,8 @@ use crate::request::options::{ListOptions, ListPurpose};
 use crate::request::parameters::RESOURCE_VERSION;
 use crate::select::Selection;
 use crate::verbs::list;
-use crate::verbs::list::{Items, Page, Token, whole};
+use crate::verbs::list::token::Token;
+use crate::verbs::list::{Items, Page, token, whole};
 use crate::write::{answerable, chain, within};
 use async_trait::async_trait;
 use polyplane_apimachinery::status::ApiError;
@@ -140,7 +141,7 @@ struct First {
 async fn first(call: &Call<'_>, options: &ListOptions) -> Result<First, ApiError> {
     let now = call.environment.now();
     if !options.continuation.is_empty() {
-        let token = list::continuation(options)?;
+        let token = token::continuation(options)?;
         answerable(call).await?;
         let exact = match token.version() {
             None => None,

@@ -7,6 +7,7 @@
 mod default_class;
 pub mod poll_budget;
 pub mod streamed;
+pub mod token;
 pub mod whole;
 pub mod writer;
 
@@ -20,69 +21,19 @@ use crate::request::call::Call;
 use crate::request::options::{ListOptions, ListPurpose};
 use crate::select::{self, Selection};
 use crate::write::{answerable, within};
-use base64::Engine;
-use base64::alphabet::URL_SAFE;
-use base64::engine::general_purpose::{GeneralPurpose, NO_PAD, URL_SAFE_NO_PAD};
 use poll_budget::PollBudget;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::json;
 use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_apimachinery::strconv;
 use polyplane_plane::{AtError, ExpiredCause, ObjectRef, Prefix, Snapshot, Start, Version};
-use serde::{Deserialize, Serialize};
 use std::ops::ControlFlow;
 use std::time::Duration;
 use streamed::Listed;
 use tokio::time::Instant;
 
-/// Seconds for which a page token can be used. It is as long as the log keeps events; older
-/// versions could not be shown.
-const TOKEN_SECONDS_MAX: i64 = 300;
 /// The longest time that a read waits for a version which is still in the future.
 pub const FUTURE_WAIT: Duration = Duration::from_secs(3);
-
-/// A page token, in upstream's form with the time of the first page added.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Token {
-    #[serde(default)]
-    v: String,
-    #[serde(default)]
-    rv: i64,
-    #[serde(default)]
-    start: String,
-    #[serde(default)]
-    t: i64,
-}
-
-impl Token {
-    /// Returns the version that all pages show; `None` if the client continues with the newest one.
-    pub(crate) fn version(&self) -> Option<Version> {
-        u64::try_from(self.rv).ok().map(Version::from_raw)
-    }
-
-    /// Returns whether the list is recent enough to continue.
-    pub(crate) fn is_fresh(&self, now: i64) -> bool {
-        self.t.saturating_add(TOKEN_SECONDS_MAX) >= now
-    }
-
-    /// Returns the time at which the first page was made.
-    pub(crate) fn since(&self) -> i64 {
-        self.t
-    }
-
-    /// Returns the key at which the page begins, without the prefix of the list.
-    pub(crate) fn start(&self) -> &str {
-        self.start.strip_prefix('/').unwrap_or(&self.start)
-    }
-
-    /// Returns the refusal of a list whose version is no longer kept, with a token that continues
-    /// it in the newest state.
-    pub(crate) fn expired(&self, now: i64, cause: ExpiredCause) -> ApiError {
-        let again = write_token(-1, &self.start, now);
-        let text = "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was returned and now may show up in the list.";
-        expired(text, cause).with_continue(&again)
-    }
-}
 
 /// The beginning of a page and the state that it shows.
 pub struct Page {
@@ -108,13 +59,10 @@ pub async fn list(call: &Call<'_>) -> Result<Answer, ApiError> {
     let options = ListOptions::parse(call.request, ListPurpose::List)?;
     let selection = Selection::of(call, &options)?;
     let prefix = select::prefix(call);
-    let is_one = selection.single(call).is_some();
-    let page = page(call, &options, &prefix).await;
-    let page = page.map_err(|error| match is_one && options.begins_at_version() {
-        // Upstream reads one object as a page without its cache, which then names no time.
-        true if error.reason == Reason::Timeout => error.with_retry_after(0),
-        _ => error,
-    })?;
+    let page = match selection.single(call) {
+        None => page(call, &options, &prefix).await?,
+        Some(_) => page_of_one(call, options, &prefix).await?,
+    };
     call.stands_in(&page.cut)?;
     let listed = Listed::new(call, wish, selection, prefix, page).await?;
     let body = listed.body(call).await?;
@@ -282,6 +230,20 @@ pub async fn page(
     })
 }
 
+/// Chooses the state in which a list shows one object.
+async fn page_of_one(
+    call: &Call<'_>,
+    options: ListOptions,
+    prefix: &Prefix,
+) -> Result<Page, ApiError> {
+    let by_store = options.reads_one_from_store();
+    let page = page(call, &options.of_one(), prefix).await;
+    page.map_err(|error| match by_store && error.reason == Reason::Timeout {
+        true => error.with_retry_after(0),
+        false => error,
+    })
+}
+
 /// Parses the version that a list starts from; an empty text is 0.
 ///
 /// # Errors
@@ -313,6 +275,12 @@ fn answered_by_store(call: &Call<'_>) -> bool {
     storage.group.is_empty() && storage.resource == "events"
 }
 
+/// Returns the seconds after which a client may try again to read a version of the future: upstream's store names
+/// none.
+fn retry_after_seconds(call: &Call<'_>) -> u32 {
+    u32::from(!answered_by_store(call))
+}
+
 /// Parses the version that the get of an object starts from; an empty text is 0.
 ///
 /// # Errors
@@ -335,11 +303,10 @@ pub async fn reached(call: &Call<'_>, asked: u64) -> Result<(), ApiError> {
     if plane.reached(Version::from_raw(asked), deadline).await {
         Ok(())
     } else {
-        // Upstream's store names no time.
         Err(ApiError::too_large_resource_version(
             asked,
             plane.seen().raw(),
-            u32::from(!answered_by_store(call)),
+            retry_after_seconds(call),
         ))
     }
 }
@@ -401,7 +368,7 @@ async fn past(
         Err(AtError::Future { current }) => Err(ApiError::too_large_resource_version(
             version.raw(),
             current.raw(),
-            1,
+            retry_after_seconds(call),
         )),
     }
 }
@@ -411,7 +378,7 @@ async fn continued(
     options: &ListOptions,
     prefix: &Prefix,
 ) -> Result<Page, ApiError> {
-    let token = continuation(options)?;
+    let token = token::continuation(options)?;
     let mut start = prefix.as_bytes().to_vec();
     start.extend_from_slice(token.start().as_bytes());
     answerable(call).await?;
@@ -448,90 +415,6 @@ async fn continued(
     }
 }
 
-/// Reads page tokens as Go does, which ignores bits behind the last whole byte.
-const TOKEN_TEXT: GeneralPurpose =
-    GeneralPurpose::new(&URL_SAFE, NO_PAD.with_decode_allow_trailing_bits(true));
-
-/// Returns the parsed page token of a request.
-///
-/// # Errors
-/// Returns 400 if it cannot be parsed, or may not be combined with the other options.
-pub(crate) fn continuation(options: &ListOptions) -> Result<Token, ApiError> {
-    let token = read_token(&options.continuation)?;
-    if !options.resource_version.is_empty() && options.resource_version != "0" {
-        return Err(ApiError::bad_request(
-            "specifying resource version is not allowed when using continue",
-        ));
-    }
-    Ok(token)
-}
-
-fn read_token(text: &str) -> Result<Token, ApiError> {
-    let bad = |why: String| ApiError::bad_request(format!("invalid continue token: {why}"));
-    let bytes = TOKEN_TEXT.decode(text).map_err(|error| {
-        bad(format!(
-            "continue key is not valid: {}",
-            base64_error(&error, text)
-        ))
-    })?;
-    let token: Token = serde_json::from_slice(&bytes)
-        .map_err(|_| bad(format!("continue key is not valid: {}", json_error(&bytes))))?;
-    if token.v != "meta.k8s.io/v1" {
-        return Err(bad(format!(
-            "continue key is not valid: server does not recognize this encoded version {}",
-            token.v
-        )));
-    }
-    if token.rv == 0 {
-        return Err(bad(
-            "continue key is not valid: incorrect encoded start resourceVersion (version meta.k8s.io/v1)".into(),
-        ));
-    }
-    if token.start.is_empty() {
-        return Err(bad(
-            "continue key is not valid: encoded start key empty (version meta.k8s.io/v1)".into(),
-        ));
-    }
-    let clean = token
-        .start()
-        .split('/')
-        .all(|part| !part.is_empty() && part != "." && part != "..");
-    if !clean {
-        return Err(bad(format!("continue key is not valid: {}", token.start)));
-    }
-    Ok(token)
-}
-
-fn base64_error(error: &base64::DecodeError, text: &str) -> String {
-    let at = match error {
-        base64::DecodeError::InvalidByte(at, _) | base64::DecodeError::InvalidLastSymbol(at, _) => {
-            *at
-        }
-        // Of the lengths only one character more than whole groups of four is wrong.
-        _ => text.len().saturating_sub(1),
-    };
-    format!("illegal base64 data at input byte {at}")
-}
-
-/// Returns Go's error text about the JSON of a token.
-fn json_error(bytes: &[u8]) -> String {
-    match json::parse(bytes, &json::Limits::default()) {
-        Ok(_) => "json: cannot unmarshal token".to_owned(),
-        Err(error) => error.to_string(),
-    }
-}
-
-fn write_token(version: i64, start: &str, since: i64) -> String {
-    let token = Token {
-        v: "meta.k8s.io/v1".into(),
-        rv: version,
-        start: start.into(),
-        t: since,
-    };
-    let text = serde_json::to_vec(&token).expect("a token is plain data");
-    URL_SAFE_NO_PAD.encode(text)
-}
-
 /// Returns the JSON of the list's metadata.
 pub fn list_meta(call: &Call<'_>, page: &Page, items: &Items) -> String {
     let version = page.version.to_string();
@@ -543,7 +426,7 @@ pub fn list_meta(call: &Call<'_>, page: &Page, items: &Items) -> String {
     // A list within a namespace uses the name alone, with a slash in front, as upstream does.
     let slash = if call.namespace().is_empty() { "" } else { "/" };
     let start = format!("{slash}{behind}\0");
-    let token = write_token(
+    let token = token::write(
         i64::try_from(page.version.raw()).unwrap_or(i64::MAX),
         &start,
         page.since,
@@ -555,19 +438,4 @@ pub fn list_meta(call: &Call<'_>, page: &Page, items: &Items) -> String {
         meta.push_str(&format!(",\"remainingItemCount\":{remaining}}}"));
     }
     meta
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_page_token_without_a_version_of_its_form_is_not_recognized() {
-        // The tokens `{}` and `{"rv":1}`.
-        for text in ["e30", "eyJydiI6MX0"] {
-            let refused = read_token(text).map(|token| token.rv);
-            let why = "invalid continue token: continue key is not valid: server does not recognize this encoded version ";
-            assert_eq!(refused.map_err(|error| error.message), Err(why.to_owned()));
-        }
-    }
 }

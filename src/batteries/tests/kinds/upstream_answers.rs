@@ -5,6 +5,7 @@ use crate::site::{Site, on_paused_clock, request};
 use bytes::Bytes;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::{Str, Value};
+use polyplane_plane::Version;
 use polyplane_registry::{AnswerBody, Resource, ResourceRequest, Scope, Verb};
 
 /// The media type of a merge patch.
@@ -69,4 +70,79 @@ fn an_object_whose_last_manager_loses_its_fields_through_the_status_has_no_manag
         assert_eq!(answer["status"], object["status"]);
         assert_eq!(answer["metadata"].get("managedFields"), None);
     });
+}
+
+/// Upstream's watch cache waits and says when to try again; its store does neither, and reads what the cache does not
+/// hold, events, and lists of one object that name a version or a page (pkg/storage/cacher/delegator.go and
+/// pkg/storage/etcd3/store.go in the module apiserver).
+#[test]
+fn a_list_of_the_future_says_when_to_try_again_if_upstreams_cache_would_answer() {
+    on_paused_clock(async {
+        let site = Site::open().await;
+        let one = ("fieldSelector", "metadata.name=a");
+        let exact = ("resourceVersionMatch", "Exact");
+        let not_older = ("resourceVersionMatch", "NotOlderThan");
+        let cases: [(&str, &[(&str, &str)], Option<u32>); 9] = [
+            ("configmaps", &[], Some(1)),
+            ("configmaps", &[exact], Some(1)),
+            ("configmaps", &[not_older], Some(1)),
+            ("configmaps", &[one], Some(1)),
+            ("configmaps", &[one, not_older], Some(1)),
+            ("configmaps", &[one, exact], None),
+            ("configmaps", &[one, ("limit", "1")], None),
+            ("events", &[], None),
+            ("events", &[exact], None),
+        ];
+        for (resource, parameters, seconds) in cases {
+            let mut list = request(Verb::List, resource);
+            list.query = [("resourceVersion", "999999999")]
+                .iter()
+                .chain(parameters)
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                .collect();
+            let error = send(&site, &list).await.expect_err("it is not reached");
+            assert_eq!(error.code, 504, "{resource} {parameters:?}");
+            let said = error.retry_after_seconds();
+            assert_eq!(said, seconds, "{resource} {parameters:?}");
+        }
+    });
+}
+
+/// Upstream reads the page token of a list only if it lists a range of keys (`ValidateListOptions` in
+/// pkg/storage/interfaces.go of the module apiserver).
+#[test]
+fn a_list_of_one_object_has_no_pages() {
+    on_paused_clock(async {
+        let site = Site::open().await;
+        let object = parse(r#"{"data": {"k": "1"}}"#);
+        site.put("configmaps", "a", object.clone()).await;
+        let version = newest(&site).to_string();
+        site.put("configmaps", "b", object).await;
+        for (name, value) in [
+            ("continue", "no token"),
+            ("limit", "1"),
+            (
+                "continue",
+                "eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6MSwic3RhcnQiOiJ4In0",
+            ),
+        ] {
+            let mut list = request(Verb::List, "configmaps");
+            list.query = [
+                ("fieldSelector", "metadata.name=a"),
+                ("resourceVersion", version.as_str()),
+                (name, value),
+            ]
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .into();
+            let answer = send(&site, &list).await.expect("the version is reached");
+            assert_eq!(answer.items_at(&["items"]).len(), 1, "{name}={value}");
+            let shown = answer.str_at(&["metadata", "resourceVersion"]);
+            assert_eq!(shown, newest(&site).to_string(), "{name}={value}");
+        }
+    });
+}
+
+/// Returns the version of the plane's newest commit.
+fn newest(site: &Site) -> Version {
+    site.tenant.plane.snapshot().version()
 }
