@@ -9,6 +9,7 @@ mod conversion;
 mod delete_options;
 mod eviction;
 mod nearly_full;
+mod patched;
 mod pod_deletion;
 mod watch;
 mod write_rate;

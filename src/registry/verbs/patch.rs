@@ -14,6 +14,7 @@ use crate::plan::{
 };
 use crate::request::body;
 use crate::request::body::Expected;
+use crate::request::body::custom::Misnamed;
 use crate::request::call::Call;
 use crate::request::options::{self, FieldValidation, WriteOptions};
 use crate::verbs::apply::Configuration;
@@ -134,6 +135,18 @@ enum Failed {
     Answer(ApiError),
     /// The result is not an object of the kind. The client gets this reason.
     Refused(String),
+    /// The result names no kind.
+    NoKind,
+}
+
+impl From<Misnamed> for Failed {
+    fn from(misnamed: Misnamed) -> Self {
+        match misnamed {
+            Misnamed::Unread(error) => Self::Refused(error.to_string()),
+            Misnamed::NoKind => Self::NoKind,
+            Misnamed::Refused(error) => Self::Answer(error),
+        }
+    }
 }
 
 impl From<ApiError> for Failed {
@@ -167,15 +180,16 @@ impl ReadPatch {
     ) -> Result<Decoded, ApiError> {
         let schemas = expected.schemas;
         let definition = expected.definition;
-        match self.apply_once(call, expected, tree(self.needs()), validation) {
-            Ok(patched) => Ok(patched),
-            Err(Failed::Answer(error)) => Err(error),
-            Err(Failed::Refused(why)) => {
-                let patched = self.changed(schemas, definition, tree(Part::Whole))?;
-                let shown = shown(schemas, definition, &tree(Part::Whole), &patched);
-                Err(self.refused(&shown, &why))
-            }
-        }
+        let failed = match self.apply_once(call, expected, tree(self.needs()), validation) {
+            Ok(patched) => return Ok(patched),
+            Err(Failed::Answer(error)) => return Err(error),
+            Err(Failed::Refused(why)) => Some(why),
+            Err(Failed::NoKind) => None,
+        };
+        let patched = self.changed(schemas, definition, tree(Part::Whole))?;
+        let shown = shown(schemas, definition, &tree(Part::Whole), &patched);
+        let why = failed.unwrap_or_else(|| format!("Object 'Kind' is missing in '{shown}'"));
+        Err(self.refused(&shown, &why))
     }
 
     /// Returns the part of the object that the result depends on.
@@ -239,7 +253,7 @@ impl ReadPatch {
         }
         let mut complaints = self.complaints.clone();
         if expected.custom.is_some() {
-            body::custom::check_patched(&patched, expected)?;
+            body::custom::check_patched(&patched, expected, call.subresource())?;
         } else if !matches!(self.patch, Patch::Strategic(_)) {
             let of_custom_kind = call.row.custom.is_some();
             let checked = match of_custom_kind {

@@ -56,7 +56,7 @@ pub(super) fn read(
             "the API version in the data ({found}) does not match the expected API version ({wanted})"
         )));
     }
-    let other_kind = || of_another_kind(&tree, "kind", &kind, expected.kind, expected);
+    let other_kind = || of_another_kind(&tree, &kind, expected);
     let problems = problems.iter().map(Problem::to_string);
     let complaints = Complaints {
         named,
@@ -80,36 +80,64 @@ fn decode_other(
     Ok(Vec::new())
 }
 
-fn of_another_kind(
-    tree: &Value,
-    field: &'static str,
-    found: &str,
-    wanted: &str,
-    expected: Expected<'_>,
-) -> ApiError {
-    let error = FieldError::invalid(&Path::new(field), found, format!("must be {wanted}"));
+fn of_another_kind(tree: &Value, found: &str, expected: Expected<'_>) -> ApiError {
+    let detail = format!("must be {}", expected.kind);
+    let error = FieldError::invalid(&Path::new("kind"), found, detail);
     // The complaint is about the kind that the object names.
-    let kind = match field {
-        "kind" => found,
-        _ => expected.kind,
-    };
-    let what = Qualified::new(expected.group, kind);
+    let what = Qualified::new(expected.group, found);
     ApiError::invalid(what, tree.str_at(&["metadata", "name"]), &[error])
 }
 
-/// Checks that a patch has not changed kind and version, which the tree has.
+/// The reason why a patched tree does not name its kind.
+#[derive(Debug)]
+pub(crate) enum Misnamed {
+    /// Upstream's decoder cannot read what it names.
+    Unread(BodyError),
+    /// Upstream's decoder refuses it because it names no kind.
+    NoKind,
+    /// Upstream's registry refuses it.
+    Refused(ApiError),
+}
+
+/// Checks that a patch through this `subresource` has not changed kind and version, which the tree has.
 ///
 /// # Errors
-/// Returns 422 if it has.
-pub(crate) fn check_patched(tree: &Value, expected: Expected<'_>) -> Result<(), ApiError> {
-    let wanted = api_version(expected.group, expected.version);
-    for (field, wanted) in [("kind", expected.kind), ("apiVersion", &*wanted)] {
-        let found = tree.str_at(&[field]);
-        if found != wanted {
-            return Err(of_another_kind(tree, field, found, wanted, expected));
-        }
+/// Returns upstream's reason if it has.
+pub(crate) fn check_patched(
+    tree: &Value,
+    expected: Expected<'_>,
+    subresource: &str,
+) -> Result<(), Misnamed> {
+    named_kind(tree).map_err(Misnamed::Unread)?;
+    let (kind, api) = (tree.str_at(&["kind"]), tree.str_at(&["apiVersion"]));
+    if kind.is_empty() {
+        return Err(Misnamed::NoKind);
     }
-    Ok(())
+    let (group, version) = api.split_once('/').unwrap_or(("", api));
+    if version.is_empty() {
+        let why = "Object 'apiVersion' is missing in 'object has no apiVersion field'";
+        return Err(Misnamed::Refused(ApiError::internal(why)));
+    }
+    if !subresource.is_empty() {
+        // The registry makes such an object of the old one, with its kind and version.
+        return Ok(());
+    }
+    let wanted = api_version(expected.group, expected.version);
+    let members = [("kind", kind, expected.kind), ("apiVersion", api, &*wanted)];
+    let wrong = members
+        .into_iter()
+        .filter(|(_, found, wanted)| found != wanted);
+    let errors: Vec<FieldError> = wrong
+        .map(|(field, found, wanted)| {
+            FieldError::invalid(&Path::new(field), found, format!("must be {wanted}"))
+        })
+        .collect();
+    if errors.is_empty() {
+        return Ok(());
+    }
+    let name = tree.str_at(&["metadata", "name"]);
+    let refused = ApiError::invalid(Qualified::new(group, kind), name, &errors);
+    Err(Misnamed::Refused(refused))
 }
 
 /// Brings a patched tree into canonical form.
