@@ -331,12 +331,14 @@ impl Registry {
             Written::Unstored(Unstored::Unchanged(object) | Unstored::Removed(object)) => {
                 Some(object)
             }
-            Written::Unstored(Unstored::Tree(_)) => None,
+            Written::Unstored(Unstored::Tree(_) | Unstored::Created(_)) => None,
         };
         if deleted.gone == Removal::Pending || call.row.returns_deleted() {
             conversion::ahead(call, object.into_iter()).await?;
             let shown = match (&deleted.written, object) {
-                (Written::Unstored(Unstored::Tree(tree)), _) => Shown::Tree(tree.clone()),
+                (Written::Unstored(Unstored::Tree(tree) | Unstored::Created(tree)), _) => {
+                    Shown::Tree(tree.clone())
+                }
                 (written, Some(object)) if deleted.gone == Removal::Gone => {
                     let shown = match written {
                         Written::Committed(committed) => {
@@ -376,10 +378,10 @@ impl Registry {
                 .objects
                 .first()
                 .is_some_and(|written| written.object.created() == written.object.version()),
-            Written::Unstored(Unstored::Tree(tree)) => {
-                tree.str_at(&["metadata", "resourceVersion"]).is_empty()
-            }
-            Written::Unstored(_) => false,
+            Written::Unstored(Unstored::Created(_)) => true,
+            Written::Unstored(
+                Unstored::Tree(_) | Unstored::Unchanged(_) | Unstored::Removed(_),
+            ) => false,
         };
         self.answer(
             call,
@@ -411,7 +413,9 @@ impl Registry {
             Written::Unstored(Unstored::Unchanged(object) | Unstored::Removed(object)) => {
                 Shown::Stored(object)
             }
-            Written::Unstored(Unstored::Tree(tree)) => Shown::Tree(tree.clone()),
+            Written::Unstored(Unstored::Tree(tree) | Unstored::Created(tree)) => {
+                Shown::Tree(tree.clone())
+            }
         };
         if let Shown::Stored(object) = shown {
             conversion::ahead(call, std::iter::once(object)).await?;
@@ -565,7 +569,7 @@ async fn tree(call: &Call<'_>, written: &Written) -> Result<Value, ApiError> {
         Written::Unstored(Unstored::Unchanged(object) | Unstored::Removed(object)) => {
             object_tree(call, object).await
         }
-        Written::Unstored(Unstored::Tree(tree)) => Ok(tree.clone()),
+        Written::Unstored(Unstored::Tree(tree) | Unstored::Created(tree)) => Ok(tree.clone()),
     }
 }
 

@@ -44,6 +44,8 @@ pub enum Unstored {
     /// A tree that is not stored: the object that a dry run would have stored, or the last state of
     /// a removed object. In the stored version.
     Tree(Value),
+    /// The new object that a dry run would have created, in the stored version.
+    Created(Value),
     /// The object that a dry run would have removed.
     Removed(ObjectRef),
 }

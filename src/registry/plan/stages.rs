@@ -171,7 +171,7 @@ fn prepare_new(
     tree: &mut Value,
 ) -> Result<Allocation, Interrupted> {
     if run.call.request.verb != Verb::Create {
-        object::forget_version(tree)?;
+        object::check_new_version(tree)?;
     }
     let now = run.time();
     metadata::fill_system_fields(tree, run.uid(), &now);
@@ -369,10 +369,11 @@ impl Storing<'_, '_> {
     fn create(mut self, mut tree: Value) -> Result<PlannedWrite, Interrupted> {
         let run = &mut *self.run;
         if self.persistence == Persistence::Store {
-            // As upstream, whose store checks it: after all rules, and never in a dry run.
+            // As upstream, whose store checks it: after all rules, and never in a dry run, which shows the version.
             let version = tree.remove(&["metadata", "resourceVersion"]);
             let version = version.as_ref().and_then(Value::as_str);
-            if version.is_some_and(|text| text.parse().is_ok_and(|number: u64| number != 0)) {
+            let is_set = version.is_some_and(|text| text.parse().is_ok_and(|at: u64| at != 0));
+            if is_set && run.call.request.verb == Verb::Create {
                 let why = "resourceVersion should not be set on objects to be created";
                 return Err(ApiError::new(Reason::Unknown, why).into());
             }
@@ -382,7 +383,8 @@ impl Storing<'_, '_> {
             return Err(object::exists(run.call, &tree, &present).into());
         }
         if self.persistence == Persistence::DryRun {
-            return self.answer(tree);
+            let tree = self.as_shown(tree)?;
+            return Ok(PlannedWrite::Answer(Unstored::Created(tree)));
         }
         let strategy = &self.row.strategy;
         let companions = strategy.companions(&run.context(self.row, ""), &tree);
@@ -415,7 +417,8 @@ impl Storing<'_, '_> {
                 return Err(Interrupted::VersionUnsettled);
             }
             object::set_version(&mut tree, &object);
-            return self.answer(tree);
+            let tree = self.as_shown(tree)?;
+            return Ok(PlannedWrite::Answer(Unstored::Tree(tree)));
         }
         let key = object.key().clone();
         self.claims.push(Claim::At(key.clone(), object.stamp()));
@@ -423,13 +426,12 @@ impl Storing<'_, '_> {
         Ok(PlannedWrite::Commit(self.write(put)?))
     }
 
-    /// Answers a dry run with what would be shown of the object if it were stored.
-    fn answer(&self, tree: Value) -> Result<PlannedWrite, Interrupted> {
-        let tree = match &self.row.custom {
-            Some(custom) => custom.as_read(self.row, tree)?,
-            None => tree,
-        };
-        Ok(PlannedWrite::Answer(Unstored::Tree(tree)))
+    /// Returns what would be shown of an object if it were stored.
+    fn as_shown(&self, tree: Value) -> Result<Value, ApiError> {
+        match &self.row.custom {
+            Some(custom) => custom.as_read(self.row, tree),
+            None => Ok(tree),
+        }
     }
 
     /// Removes an object whose change takes away the last reason that kept it. The client gets the

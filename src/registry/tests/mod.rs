@@ -7,6 +7,7 @@ mod asking;
 mod authority;
 mod conversion;
 mod delete_options;
+mod dry_run;
 mod eviction;
 mod nearly_full;
 mod patched;
