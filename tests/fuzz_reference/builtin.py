@@ -187,7 +187,8 @@ class Builtin:
         steps = []
         if kind.is_stored and "get" in kind.verbs:
             tree = self.base(kind)
-            tree["metadata"].setdefault("labels", {})["a"] = "b"
+            # A valid object may have labels that are null.
+            tree["metadata"]["labels"] = {**(tree["metadata"].get("labels") or {}), "a": "b"}
             steps.append(Step("POST", kind.collection, [], [JSON], tree))
         for _ in range(3):
             path = kind.collection if dice.random() < 0.7 else f"{kind.root}/{kind.resource}" if dice.random() < 0.5 else kind.collection + "/{{name}}"
