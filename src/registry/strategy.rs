@@ -12,11 +12,9 @@
 //! `validate_subresource`). No method does I/O; the facts that it may use are in [`Context`].
 
 use crate::kinds::Kinds;
-use crate::kinds::conversion;
-use crate::kinds::conversion::{Converter, PreparedIn};
+use crate::kinds::conversion::{self, Converter, PreparedIn};
 use crate::kinds::feature_gates::Features;
 use crate::kinds::table::KindTable;
-use crate::metadata;
 use crate::request::options::Persistence;
 use crate::service_ranges::ServiceRanges;
 use parking_lot::Mutex;
@@ -319,6 +317,12 @@ pub trait Strategy: Debug + Send + Sync {
         let _ = (object, now);
     }
 
+    /// Sets what upstream's conversion adds to an object without content, which a bookmark is, in the
+    /// version of the request.
+    fn fill_empty(&self, object: &mut Value) {
+        let _ = object;
+    }
+
     /// Sets the fields that the server decides on a create. Status was removed before, and
     /// generation set to 1, if the row says so.
     fn prepare_create(&self, context: &Context<'_>, object: &mut Value) {
@@ -361,7 +365,7 @@ pub trait Strategy: Debug + Send + Sync {
     fn prepare_subresource(&self, context: &Context<'_>, object: &mut Value, old: &Value) {
         let _ = context;
         let status = object.remove(&["status"]);
-        metadata::keep_all_but_managers(object, old.clone());
+        crate::metadata::keep_all_but_managers(object, old.clone());
         match status {
             Some(status) => object.set(&["status"], status),
             None => drop(object.remove(&["status"])),

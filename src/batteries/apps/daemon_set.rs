@@ -46,6 +46,10 @@ impl Strategy for DaemonSet {
         defaults::default_template_at(object, &workload::TEMPLATE);
     }
 
+    fn fill_empty(&self, object: &mut Value) {
+        set_template_generation(object, 0);
+    }
+
     fn prepare_create(&self, _: &Context<'_>, object: &mut Value) {
         workload::drop_old(object);
         count_from_zero(object);

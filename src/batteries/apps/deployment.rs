@@ -38,6 +38,10 @@ impl Strategy for Deployment {
         defaults::default_template_at(object, &workload::TEMPLATE);
     }
 
+    fn fill_empty(&self, object: &mut Value) {
+        workload::fill_empty(object);
+    }
+
     fn prepare_create(&self, _: &Context<'_>, object: &mut Value) {
         workload::drop_old(object);
     }

@@ -75,6 +75,10 @@ impl Strategy for StatefulSet {
         name_claims(object);
     }
 
+    fn fill_empty(&self, object: &mut Value) {
+        workload::fill_empty(object);
+    }
+
     fn prepare_create(&self, _: &Context<'_>, object: &mut Value) {
         workload::drop_old(object);
         name_claims(object);

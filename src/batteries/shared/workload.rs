@@ -18,6 +18,12 @@ pub fn drop_old(object: &mut Value) {
     init_annotations::drop_at(object, &TEMPLATE);
 }
 
+/// Sets the number of replicas of an object without content. Upstream's internal types have a number where the
+/// published ones may have none.
+pub fn fill_empty(object: &mut Value) {
+    object.set(&["spec", "replicas"], 0i64);
+}
+
 /// Keeps the spec in a write of the status.
 pub fn keep_spec(object: &mut Value, old: &Value) {
     match old.get("spec") {

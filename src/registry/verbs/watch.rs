@@ -409,6 +409,7 @@ impl Feed {
 fn whole_bookmark(row: &Resource, version: &str, end: InitialEnd) -> Vec<u8> {
     let schemas = &row.schemas;
     let mut tree = schemas.get(row.definition).zero().clone();
+    row.strategy.fill_empty(&mut tree);
     tree.set(&["metadata", "resourceVersion"], version);
     if end == InitialEnd::Here {
         tree.set(

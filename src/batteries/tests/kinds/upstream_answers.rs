@@ -3,6 +3,7 @@
 use crate::shared::recorded::parse;
 use crate::site::{Site, on_paused_clock, request};
 use bytes::Bytes;
+use futures_util::StreamExt as _;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::{Str, Value};
 use polyplane_plane::Version;
@@ -138,6 +139,42 @@ fn a_list_of_one_object_has_no_pages() {
             assert_eq!(answer.items_at(&["items"]).len(), 1, "{name}={value}");
             let shown = answer.str_at(&["metadata", "resourceVersion"]);
             assert_eq!(shown, newest(&site).to_string(), "{name}={value}");
+        }
+    });
+}
+
+/// A bookmark is an object without content of upstream's internal type, as its conversion shows it
+/// (pkg/storage/cacher/cacher.go of the module apiserver, pkg/apis/apps/v1/conversion.go).
+#[test]
+fn a_bookmark_of_a_workload_has_what_the_conversion_from_the_internal_type_adds() {
+    on_paused_clock(async {
+        let site = Site::open().await;
+        let generation = [
+            "metadata",
+            "annotations",
+            "deprecated.daemonset.template.generation",
+        ];
+        let replicas = ["spec", "replicas"];
+        let cases: [(&str, &[&str], Value); 4] = [
+            ("deployments", &replicas, 0i64.into()),
+            ("replicasets", &replicas, 0i64.into()),
+            ("statefulsets", &replicas, 0i64.into()),
+            ("daemonsets", &generation, "0".into()),
+        ];
+        for (resource, path, added) in cases {
+            let mut watch = request(Verb::Watch, resource);
+            watch.group = "apps".into();
+            watch.query = [("watch", "true"), ("allowWatchBookmarks", "true")]
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .into();
+            let answer = site.registry.handle(&site.tenant, &watch).await;
+            let AnswerBody::Watch(mut chunks) = answer.expect("it begins").body else {
+                panic!("a watch");
+            };
+            let chunk = chunks.next().await.expect("a bookmark").expect("a chunk");
+            let event = parse(chunk.bytes.trim_ascii());
+            assert_eq!(event.str_at(&["type"]), "BOOKMARK");
+            assert_eq!(event["object"].at(path), Some(&added), "{resource}");
         }
     });
 }
