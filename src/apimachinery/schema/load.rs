@@ -222,7 +222,7 @@ impl Field {
 
 /// Lists and maps for which upstream's defaults, strategies, validation or admission tell an empty one,
 /// as its structs do, from none.
-const EMPTY_IS_SAID: [(&str, &[&str]); 13] = [
+const EMPTY_IS_SAID: [(&str, &[&str]); 14] = [
     // None gets the default, an empty one is refused.
     ("io.k8s.api.autoscaling.v2.HPAScalingRules", &["policies"]),
     // Refused for a pod of Windows.
@@ -250,6 +250,8 @@ const EMPTY_IS_SAID: [(&str, &[&str]); 13] = [
         "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinitionSpec",
         &["versions"],
     ),
+    // The complaint that a driver may not change shows an empty one.
+    ("io.k8s.api.storage.v1.CSINodeDriver", &["topologyKeys"]),
     // Only one of several may be there, and a list of values is not empty.
     ("io.k8s.api.resource.v1.DeviceAttribute", &VALUES),
     ("io.k8s.api.resource.v1beta2.DeviceAttribute", &VALUES),

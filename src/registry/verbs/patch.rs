@@ -261,7 +261,7 @@ impl ReadPatch {
                 false => body::check_patched(&patched, expected),
             };
             checked.map_err(|error| Failed::Refused(error.to_string()))?;
-            if !of_custom_kind && patched.get("apiVersion").is_none() {
+            if !of_custom_kind && patched.str_at(&["apiVersion"]).is_empty() {
                 complaints.extend(all_unknown(&patched));
                 patched = Value::object();
             }
@@ -310,7 +310,7 @@ impl ReadPatch {
 /// none of the fields of any version.
 fn all_unknown(patched: &Value) -> impl Iterator<Item = String> {
     let members = patched.as_object().into_iter().flat_map(Map::keys);
-    let unknown = members.filter(|name| *name != "kind");
+    let unknown = members.filter(|name| !matches!(*name, "kind" | "apiVersion"));
     unknown.map(|name| Problem::Unknown(name.to_owned()).to_string())
 }
 

@@ -143,6 +143,36 @@ fn a_list_of_one_object_has_no_pages() {
     });
 }
 
+/// The complaint shows the driver of upstream's internal type as it was sent (`ValidateCSINodeUpdate` in
+/// pkg/apis/storage/validation/validation.go).
+#[test]
+fn a_driver_of_a_csi_node_that_may_not_change_is_shown_with_an_empty_list_of_keys() {
+    on_paused_clock(async {
+        let site = Site::open().await;
+        let row = site.tenant.base.stored("storage.k8s.io", "csinodes");
+        let row = row.expect("they are served");
+        let object = parse(
+            r#"{"metadata": {"name": "n", "uid": "u"},
+                "spec": {"drivers": [{"name": "d.example.com", "nodeID": "a", "topologyKeys": []}]}}"#,
+        );
+        site.put_whole(row, object).await;
+        for (keys, shown) in [(r#", "topologyKeys": []"#, "[]"), ("", "null")] {
+            let body = format!(
+                r#"{{"spec": {{"drivers": [{{"name": "d.example.com", "nodeID": "b"{keys}}}]}}}}"#
+            );
+            let changed = ResourceRequest {
+                content_type: Some(MERGE.to_owned()),
+                ..about(Verb::Patch, row, "n", &body)
+            };
+            let error = send(&site, &changed).await.expect_err("it may not change");
+            let why = format!(
+                r#"CSINode.storage.k8s.io "n" is invalid: spec.drivers: Invalid value: {{"Name":"d.example.com","NodeID":"b","TopologyKeys":{shown},"Allocatable":null}}: field is immutable"#
+            );
+            assert_eq!(error.message, why);
+        }
+    });
+}
+
 /// A bookmark is an object without content of upstream's internal type, as its conversion shows it
 /// (pkg/storage/cacher/cacher.go of the module apiserver, pkg/apis/apps/v1/conversion.go).
 #[test]
