@@ -5,6 +5,7 @@
 //! result means to a kind.
 
 mod lists;
+pub mod remainder;
 #[cfg(test)]
 mod tests;
 

@@ -25,6 +25,7 @@ use polyplane_apimachinery::patch::json_patch;
 use polyplane_apimachinery::patch::json_patch::{FieldCheck, JsonPatch};
 use polyplane_apimachinery::patch::merge_patch::MergePatch;
 use polyplane_apimachinery::patch::strategic_merge_patch;
+use polyplane_apimachinery::patch::strategic_merge_patch::remainder::remainder;
 use polyplane_apimachinery::schema::decode::{AsSent, Beyond, Literals, Numbers, Problem};
 use polyplane_apimachinery::schema::{DefId, Schemas};
 use polyplane_apimachinery::status::{ApiError, Qualified, Reason};
@@ -186,10 +187,18 @@ impl ReadPatch {
             Err(Failed::Refused(why)) => Some(why),
             Err(Failed::NoKind) => None,
         };
-        let patched = self.changed(schemas, definition, tree(Part::Whole))?;
-        let shown = shown(schemas, definition, &tree(Part::Whole), &patched);
+        let original = tree(Part::Whole);
+        let shown = match &self.patch {
+            Patch::Strategic(patch) => {
+                go_map(&remainder(schemas, definition, &original, patch.clone()))
+            }
+            Patch::Json(_) | Patch::Merge(_) => {
+                let patched = self.changed(schemas, definition, tree(Part::Whole))?;
+                shown(schemas, definition, &original, &patched)
+            }
+        };
         let why = failed.unwrap_or_else(|| format!("Object 'Kind' is missing in '{shown}'"));
-        Err(self.refused(&shown, &why))
+        Err(refused(&shown, &why))
     }
 
     /// Returns the part of the object that the result depends on.
@@ -294,16 +303,12 @@ impl ReadPatch {
         }
         Ok(Decoded::as_sent(patched, decoded.beyond))
     }
+}
 
-    /// Reports that the result of the patch, `shown` as JSON, is not an object of the kind.
-    fn refused(&self, shown: &str, why: &str) -> ApiError {
-        let bad = match &self.patch {
-            Patch::Strategic(patch) => go_map(patch),
-            Patch::Json(_) | Patch::Merge(_) => shown.to_owned(),
-        };
-        let error = FieldError::invalid(&Path::new("patch"), bad.as_str(), why);
-        ApiError::invalid(Qualified::new("", ""), "", &[error])
-    }
+/// Reports that the result of a patch, which upstream shows as `shown`, is not an object of the kind.
+fn refused(shown: &str, why: &str) -> ApiError {
+    let error = FieldError::invalid(&Path::new("patch"), shown, why);
+    ApiError::invalid(Qualified::new("", ""), "", &[error])
 }
 
 /// Returns the complaints about an object without a version. Upstream reads it in its internal form, which has
