@@ -83,7 +83,7 @@ fn a_list_of_the_future_says_when_to_try_again_if_upstreams_cache_would_answer()
         let one = ("fieldSelector", "metadata.name=a");
         let exact = ("resourceVersionMatch", "Exact");
         let not_older = ("resourceVersionMatch", "NotOlderThan");
-        let cases: [(&str, &[(&str, &str)], Option<u32>); 9] = [
+        let cases: [(_, &[_], _); 9] = [
             ("configmaps", &[], Some(1)),
             ("configmaps", &[exact], Some(1)),
             ("configmaps", &[not_older], Some(1)),
