@@ -84,7 +84,7 @@ pattern!(
 pattern!(NODE_PORT, r":3\d{4}/|\b(TCP|UDP|SCTP) 3\d{4}\b");
 pattern!(API_ACCESS, r"\bkube-api-access-[a-z0-9]{5}\b");
 pattern!(PREFIX_SENT, r#""generateName":\s*"([^"]+)""#);
-pattern!(QUOTED_VERSION, r#"(\\"resourceVersion\\":\\")(\d+)"#);
+pattern!(QUOTED_VERSION, r#"(\\?"resourceVersion\\?":\\?")(\d+)"#);
 pattern!(SCHEME, r#"(in scheme \\*")pkg/[\w/.-]+\.go:\d+"#);
 pattern!(AGE, r"^(\d+(ms|[smhdy]))+$");
 pattern!(RAW_VERSION, r#"("?resourceVersion"?:\s*")(\d+)(")"#);

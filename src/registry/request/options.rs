@@ -282,15 +282,13 @@ impl ListOptions {
     pub fn reads_one_from_store(&self) -> bool {
         match self.version_match {
             VersionMatch::Exact => true,
-            VersionMatch::Unset => self.limit > 0 || !self.continuation.is_empty(),
+            VersionMatch::Unset => self.limit > 0,
             VersionMatch::NotOlderThan => false,
         }
     }
 
-    /// Returns the options of a list of one object. Upstream reads it without pages: it ignores a page token, and a
-    /// limit does not make the version an exact one.
+    /// Returns the options of a list of one object, in which a limit does not make the version an exact one.
     pub fn of_one(mut self) -> Self {
-        self.continuation.clear();
         self.limit = 0;
         self
     }

@@ -59,9 +59,11 @@ pub async fn list(call: &Call<'_>) -> Result<Answer, ApiError> {
     let options = ListOptions::parse(call.request, ListPurpose::List)?;
     let selection = Selection::of(call, &options)?;
     let prefix = select::prefix(call);
-    let page = match selection.single(call) {
-        None => page(call, &options, &prefix).await?,
-        Some(_) => page_of_one(call, options, &prefix).await?,
+    // With a page token upstream reads a range of keys, whatever the selection is.
+    let of_one = options.continuation.is_empty() && selection.single(call).is_some();
+    let page = match of_one {
+        false => page(call, &options, &prefix).await?,
+        true => page_of_one(call, options, &prefix).await?,
     };
     call.stands_in(&page.cut)?;
     let listed = Listed::new(call, wish, selection, prefix, page).await?;

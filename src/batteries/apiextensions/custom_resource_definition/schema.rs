@@ -14,7 +14,6 @@ use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::schema::Schemas;
 use polyplane_apimachinery::{Value, json};
 use polyplane_cel::WorkBudget;
-use std::cell::LazyCell;
 use std::collections::{BTreeSet, HashSet};
 
 /// Most different keys of a list. For each item of a list each key is looked up, and upstream has no limit: with ten thousand
@@ -415,7 +414,8 @@ fn validate_rules(errors: &mut Complaints, schema: &Value, path: &Path<'_>) {
     let list = path.child("x-kubernetes-validations");
     let breaks = |text: &str| text.contains(['\n', '\r']);
     // The schema is walked once, not for each rule.
-    let is_readable = LazyCell::new(|| unsupported(schema).is_none());
+    let mut known = None;
+    let mut is_readable = || *known.get_or_insert_with(|| unsupported(schema).is_none());
     for (at, rule) in given_rules.iter().enumerate() {
         if errors.is_full() {
             return;
@@ -465,7 +465,7 @@ fn validate_rules(errors: &mut Complaints, schema: &Value, path: &Path<'_>) {
         }
         let blames = (text("fieldPath"), schema);
         let place = place.child("fieldPath");
-        validate_field_path(errors, blames, &|| *is_readable, &place);
+        validate_field_path(errors, blames, &mut is_readable, &place);
     }
 }
 
@@ -474,7 +474,7 @@ fn validate_rules(errors: &mut Complaints, schema: &Value, path: &Path<'_>) {
 fn validate_field_path(
     errors: &mut Complaints,
     (given, schema): (&str, &Value),
-    is_readable: &dyn Fn() -> bool,
+    is_readable: &mut dyn FnMut() -> bool,
     path: &Path<'_>,
 ) {
     if !given.is_empty() && given.trim().is_empty() {
