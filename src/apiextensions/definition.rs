@@ -1,5 +1,7 @@
 //! What a row needs of a stored CustomResourceDefinition, read without a tree of its schemas.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::json::scan::{self, Scanned};
@@ -89,32 +91,37 @@ pub struct Column {
 
 impl Definition {
     /// Reads the bytes of a stored definition; `None` if they have no group and plural name.
+    ///
+    /// They may have megabytes and are read for each write of the definition, so no part is walked twice.
     pub fn read(body: &Bytes) -> Option<Self> {
-        let object = Scanned(body);
-        let group = object.str_at(&["spec", "group"]);
-        let plural = object.str_at(&["spec", "names", "plural"]);
+        let [spec, status] = Scanned(body).parts(["spec", "status"]);
+        let [group, own, scope, conversion, versions] =
+            spec?.parts(["group", "names", "scope", "conversion", "versions"]);
+        let (group, plural) = (group?.text(), own?.str_at(&["plural"]));
         if group.is_empty() || plural.is_empty() {
             return None;
         }
-        let established = items(object, &["status", "conditions"]).any(|condition| {
+        let [conditions, accepted] = parts(status, ["conditions", "acceptedNames"]);
+        let established = items(conditions).any(|condition| {
             condition.str_at(&["type"]) == "Established" && condition.str_at(&["status"]) == "True"
         });
-        let scope = match &*object.str_at(&["spec", "scope"]) {
+        let scope = match &*text(scope) {
             "Namespaced" => Scope::Namespaced,
             _ => Scope::Cluster,
         };
-        let conversion = match &*object.str_at(&["spec", "conversion", "strategy"]) {
+        let [strategy] = parts(conversion, ["strategy"]);
+        let conversion = match &*text(strategy) {
             "Webhook" => ConversionStrategy::Webhook,
             _ => ConversionStrategy::None,
         };
         Some(Self {
             group: group.into(),
             plural: plural.into(),
-            names: names(object),
+            names: names(accepted),
             scope,
             established,
             conversion,
-            versions: items(object, &["spec", "versions"])
+            versions: items(versions)
                 .map(|version| read_version(body, version))
                 .collect(),
         })
@@ -126,79 +133,107 @@ impl Definition {
     }
 }
 
-fn names(object: Scanned<'_>) -> Names {
-    let text = |name: &str| Str::from(object.str_at(&["status", "acceptedNames", name]));
-    let list = |name: &str| texts(object, &["status", "acceptedNames", name]);
+fn names(accepted: Option<Scanned<'_>>) -> Names {
+    let [kind, list_kind, singular, short_names, categories] = parts(
+        accepted,
+        ["kind", "listKind", "singular", "shortNames", "categories"],
+    );
+    let texts = |list| {
+        items(list)
+            .filter_map(|item| scan::string(item.0))
+            .map(Str::from)
+    };
     Names {
-        kind: text("kind"),
-        list_kind: text("listKind"),
-        singular: text("singular"),
-        short_names: list("shortNames"),
-        categories: list("categories"),
+        kind: text(kind).into(),
+        list_kind: text(list_kind).into(),
+        singular: text(singular).into(),
+        short_names: texts(short_names).collect(),
+        categories: texts(categories).collect(),
     }
 }
 
 fn read_version(body: &Bytes, version: Scanned<'_>) -> Version {
-    let part = |path: &[&str]| {
-        let found = version.at(path);
-        found.map_or_else(Bytes::new, |found| body.slice_ref(found.0))
-    };
-    let text = |path: &[&str]| Str::from(version.str_at(path));
-    let scale = |name: &str| {
-        let path = version.str_at(&["subresources", "scale", name]);
-        Str::from(path.strip_prefix('.').unwrap_or(&path))
-    };
-    let has_scale = version.at(&["subresources", "scale"]).is_some();
+    let [name, served, storage, deprecated, warning, schema] = version.parts([
+        "name",
+        "served",
+        "storage",
+        "deprecated",
+        "deprecationWarning",
+        "schema",
+    ]);
     let rest = [
         "subresources",
         "additionalPrinterColumns",
         "selectableFields",
     ];
-    let rest: Vec<u8> = rest
-        .iter()
-        .flat_map(|name| [part(&[name]), Bytes::from_static(b"\n")].concat())
-        .collect();
+    let rest @ [subresources, columns, selectable] = version.parts(rest);
+    let [status, scale] = parts(subresources, ["status", "scale"]);
+    let [schema] = parts(schema, ["openAPIV3Schema"]);
+    let is_true = |part: Option<Scanned<'_>>| part.is_some_and(|part| part.0 == b"true");
+    let place = |scale: Scanned<'_>, name: &str| {
+        let path = scale.str_at(&[name]);
+        Str::from(path.strip_prefix('.').unwrap_or(&path))
+    };
     Version {
-        name: text(&["name"]),
-        served: version.bool_at(&["served"]),
-        storage: version.bool_at(&["storage"]),
-        deprecation: version
-            .bool_at(&["deprecated"])
-            .then(|| text(&["deprecationWarning"])),
-        schema: part(&["schema", "openAPIV3Schema"]),
-        rest: rest.into(),
-        has_status: version.at(&["subresources", "status"]).is_some(),
-        scale: has_scale.then(|| ScalePaths {
-            spec_replicas: scale("specReplicasPath"),
-            status_replicas: scale("statusReplicasPath"),
-            selector: Some(scale("labelSelectorPath")).filter(|path| !path.is_empty()),
+        name: text(name).into(),
+        served: is_true(served),
+        storage: is_true(storage),
+        deprecation: is_true(deprecated).then(|| text(warning).into()),
+        schema: schema.map_or_else(Bytes::new, |schema| body.slice_ref(schema.0)),
+        rest: lines(&rest).into(),
+        has_status: status.is_some(),
+        scale: scale.map(|scale| ScalePaths {
+            spec_replicas: place(scale, "specReplicasPath"),
+            status_replicas: place(scale, "statusReplicasPath"),
+            selector: Some(place(scale, "labelSelectorPath")).filter(|path| !path.is_empty()),
         }),
-        columns: items(version, &["additionalPrinterColumns"])
-            .map(read_column)
-            .collect(),
-        selectable: items(version, &["selectableFields"])
+        columns: items(columns).map(read_column).collect(),
+        selectable: items(selectable)
             .map(|field| field.str_at(&["jsonPath"]).into())
             .collect(),
     }
 }
 
+/// Returns parts of a definition, each with a line break behind it.
+fn lines(parts: &[Option<Scanned<'_>>]) -> Vec<u8> {
+    let mut lines = Vec::new();
+    for part in parts {
+        lines.extend_from_slice(part.map_or(&[][..], |part| part.0));
+        lines.push(b'\n');
+    }
+    lines
+}
+
 fn read_column(column: Scanned<'_>) -> Column {
+    let [name, kind, format, description, priority, path] = column.parts([
+        "name",
+        "type",
+        "format",
+        "description",
+        "priority",
+        "jsonPath",
+    ]);
     Column {
-        name: column.str_at(&["name"]).into(),
-        kind: column.str_at(&["type"]).into(),
-        format: column.str_at(&["format"]).into(),
-        description: column.str_at(&["description"]).into(),
-        priority: column.int_at(&["priority"]).unwrap_or(0),
-        path: column.str_at(&["jsonPath"]).into(),
+        name: text(name).into(),
+        kind: text(kind).into(),
+        format: text(format).into(),
+        description: text(description).into(),
+        priority: priority.and_then(|number| number.int_at(&[])).unwrap_or(0),
+        path: text(path).into(),
     }
 }
 
-fn items<'a>(object: Scanned<'a>, path: &[&str]) -> impl Iterator<Item = Scanned<'a>> + use<'a> {
-    let array = object.at(path).map_or(&[][..], |array| array.0);
-    scan::items(array).map(move |range| Scanned(&array[range]))
+fn parts<'a, const N: usize>(
+    object: Option<Scanned<'a>>,
+    names: [&str; N],
+) -> [Option<Scanned<'a>>; N] {
+    object.map_or([None; N], |object| object.parts(names))
 }
 
-fn texts(object: Scanned<'_>, path: &[&str]) -> Vec<Str> {
-    let texts = items(object, path).filter_map(|item| scan::string(item.0));
-    texts.map(Str::from).collect()
+fn text(part: Option<Scanned<'_>>) -> Cow<'_, str> {
+    part.map(Scanned::text).unwrap_or_default()
+}
+
+fn items(list: Option<Scanned<'_>>) -> impl Iterator<Item = Scanned<'_>> {
+    list.into_iter().flat_map(Scanned::items)
 }

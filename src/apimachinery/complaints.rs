@@ -19,6 +19,12 @@ pub const PATH_BYTES_MAX: usize = 8 << 10;
 /// Stands for the rest of a text that was cut.
 const REST: &str = "…";
 
+/// Returns whether there are as many errors as one answer has room for, so that no more are looked for: an object of
+/// 3 MB has a million empty items, each of which breaks several rules.
+pub fn is_full(errors: &[FieldError]) -> bool {
+    errors.len() >= COUNT_MAX
+}
+
 /// The room that is left for complaints.
 #[derive(Clone, Copy, Debug)]
 pub struct Room {

@@ -398,9 +398,11 @@ impl Schemas {
             .map(|(at, definition)| (DefId(at as u32), definition))
     }
 
-    /// Sets absent fields of an object to their constant defaults, see [`crate::shape::defaults`].
+    /// Sets absent fields of an object to their constant defaults, see [`crate::shape::defaults`]. An object that has
+    /// room for too many gets only some: it is larger than any that is stored.
     pub fn apply_defaults(&self, id: DefId, value: &mut Value) {
-        crate::shape::defaults::apply(crate::shape::BuiltIn::root(self, id), value);
+        let root = crate::shape::BuiltIn::root(self, id);
+        let _ = crate::shape::defaults::apply(root, value);
     }
 
     /// Returns a number that identifies the content of these definitions within this process:

@@ -13,7 +13,7 @@ use polyplane_apimachinery::{Str, Value, json};
 use polyplane_auth::service_account::claims::{Binding, Claims, LEGACY_ISSUER, ObjectClaim};
 use polyplane_auth::service_account::issuer::TokenIssuer;
 use polyplane_batteries::polyplane::controllers::Controller;
-use polyplane_plane::{Flags, Key, ObjectRef, Prefix, Snapshot, Start};
+use polyplane_plane::{Flags, Key, ObjectRef, Prefix, Snapshot, Start, YieldBudget};
 use polyplane_registry::tokens::TOKEN_SECRET;
 use polyplane_registry::{Tenant, Verb};
 use std::sync::Arc;
@@ -69,18 +69,6 @@ pub(crate) fn starts_tracking(tenant: &Tenant, object: &ObjectRef, gone: bool) -
     is_cause && !is_tracked(&tenant.plane.snapshot())
 }
 
-/// Returns whether a plane has a Secret for a token and does not say since when the use of tokens is written down: its
-/// last owner may have ended between the two.
-pub(crate) fn lacks_tracking(tenant: &Tenant) -> bool {
-    let cut = tenant.plane.snapshot();
-    let has_secret = || {
-        let prefix = Prefix::resource("", SECRETS);
-        let mut secrets = cut.range(&prefix, Start::First);
-        secrets.any(|secret| account_of(&secret).is_some())
-    };
-    !is_tracked(&cut) && has_secret()
-}
-
 fn tracking_key() -> Key {
     Key::new("", CONFIG_MAPS, Some(SYSTEM), TRACKING)
 }
@@ -89,15 +77,32 @@ fn is_tracked(cut: &Snapshot) -> bool {
     cut.get(&tracking_key()).is_some()
 }
 
-/// Returns all Secrets of a plane that have work.
-pub(crate) fn pending(tenant: &Tenant) -> Vec<Key> {
+/// What a plane has to do for its Secrets for tokens.
+#[derive(Debug, Default)]
+pub(crate) struct Pending {
+    /// The Secrets that lack something, or whose account is gone.
+    pub(crate) secrets: Vec<Key>,
+    /// Whether there are such Secrets and the plane does not say since when the use of tokens is written down: its
+    /// last owner may have ended between the two.
+    pub(crate) lacks_tracking: bool,
+}
+
+/// Looks at all Secrets of a plane.
+pub(crate) async fn pending(tenant: &Tenant) -> Pending {
     let cut = tenant.plane.snapshot();
-    let prefix = Prefix::resource("", SECRETS);
-    let secrets = cut.range(&prefix, Start::First);
-    secrets
-        .filter(|secret| has_work(secret, &tenant.settings.serving_ca) || is_orphan(&cut, secret))
-        .map(|secret| secret.key().clone())
-        .collect()
+    let (mut found, mut yield_budget) = (Pending::default(), YieldBudget::default());
+    for secret in cut.range(&Prefix::resource("", SECRETS), Start::First) {
+        yield_budget.spend(secret.body().len()).await;
+        if account_of(&secret).is_none() {
+            continue;
+        }
+        found.lacks_tracking = true;
+        if has_work(&secret, &tenant.settings.serving_ca) || is_orphan(&cut, &secret) {
+            found.secrets.push(secret.key().clone());
+        }
+    }
+    found.lacks_tracking &= !is_tracked(&cut);
+    found
 }
 
 /// Returns the name of the account whose token a Secret holds; `None` for other Secrets.

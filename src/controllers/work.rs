@@ -529,10 +529,11 @@ impl Reconcilers {
         for key in protection::pending(tenant).await {
             self.add(tenant, WorkItem::Protected(key));
         }
-        for key in token_secrets::pending(tenant) {
+        let pending = token_secrets::pending(tenant).await;
+        for key in pending.secrets {
             self.add(tenant, WorkItem::TokenSecret(key));
         }
-        if token_secrets::lacks_tracking(tenant) {
+        if pending.lacks_tracking {
             self.add(tenant, WorkItem::TokenTracking);
         }
         self.add_belonging(tenant).await;

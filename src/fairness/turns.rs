@@ -32,6 +32,10 @@ const NEWEST_PART: u64 = 8;
 const CREDIT_REQUESTS: u64 = 16;
 /// CPU time that such a plane may be ahead, in nanoseconds, however dear its requests are.
 const CREDIT_MAX: u64 = 10_000_000;
+/// CPU time that a plane may be behind the others when it begins to wait, in nanoseconds. What it costs beside its turns
+/// grows for weeks if the replica only forwards for it, and virtual time stands still while no plane takes turns. When
+/// such a plane is then served here, it must not wait until the others want nothing more.
+const DEBT_MAX: u64 = 1_000_000_000;
 /// The part of the time that a reserved flow may have is one in this many. With a larger part, a flood of
 /// bad credentials takes more from the planes; with a smaller one, newcomers wait longer for their proof.
 const RESERVED_PART: u64 = 8;
@@ -191,6 +195,12 @@ impl Flow {
         self.finish.fetch_add(due, Ordering::Relaxed);
     }
 
+    /// Drops what the plane owes beyond [`DEBT_MAX`], as it begins to wait.
+    fn limit_debt(&self, time: &VirtualTime) {
+        let latest = time.now().saturating_add(DEBT_MAX);
+        self.finish.fetch_min(latest, Ordering::Relaxed);
+    }
+
     /// Returns the virtual time at which the plane's next request starts.
     fn next_start(&self, time: &VirtualTime) -> u64 {
         let now = time.now();
@@ -279,6 +289,9 @@ impl<T> Turns<T> {
     pub fn push(&mut self, meter: &Arc<PlaneMeter>, request: T, time: &VirtualTime) {
         self.length += 1;
         let (key, order) = (key(meter), &mut self.order);
+        if !self.waiting.contains_key(&key) {
+            meter.flow().limit_debt(time);
+        }
         let start = meter.flow().next_start(time);
         self.arrivals += 1;
         let turn = Turn {

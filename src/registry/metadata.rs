@@ -6,7 +6,7 @@
 
 use crate::kinds::table::Scope;
 use crate::request::options::{FIELD_MANAGER_MAX, check_field_manager};
-use polyplane_apimachinery::complaints::Room;
+use polyplane_apimachinery::complaints::{Room, is_full};
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::json;
 use polyplane_apimachinery::names::{self, NameRule};
@@ -198,6 +198,9 @@ fn validate_generation(meta: &Value, path: &Path, errors: &mut Vec<FieldError>) 
 /// Validates a map of labels. The errors name the map, not the label, as upstream's do.
 pub fn validate_labels(labels: &Value, path: &Path, errors: &mut Vec<FieldError>) {
     for (key, value) in labels.as_object().into_iter().flat_map(Map::iter) {
+        if is_full(errors) {
+            return;
+        }
         for detail in names::qualified_name(key) {
             errors.push(FieldError::invalid(path, key, detail));
         }
@@ -213,8 +216,10 @@ pub fn validate_annotations(annotations: &Value, path: &Path, errors: &mut Vec<F
     let mut bytes = 0;
     for (key, value) in annotations.as_object().into_iter().flat_map(Map::iter) {
         bytes += key.len() + value.as_str().map_or(0, str::len);
-        for detail in names::qualified_name(&key.to_lowercase()) {
-            errors.push(FieldError::invalid(path, key, detail));
+        if !is_full(errors) {
+            for detail in names::qualified_name(&key.to_lowercase()) {
+                errors.push(FieldError::invalid(path, key, detail));
+            }
         }
     }
     if bytes > ANNOTATION_BYTES_MAX {
@@ -226,6 +231,9 @@ fn validate_owners(owners: &Value, path: &Path, errors: &mut Vec<FieldError>) {
     let mut controller: Option<String> = None;
     let (mut shown, mut room): (Option<Box<str>>, _) = (None, Room::default());
     for (at, owner) in owners.as_array().unwrap_or(&[]).iter().enumerate() {
+        if is_full(errors) {
+            return;
+        }
         let place = path.index(at);
         let version = owner.str_at(&["apiVersion"]);
         if version.is_empty() {
@@ -297,6 +305,9 @@ fn shown_owners(owners: &Value) -> String {
 fn validate_finalizers(finalizers: &Value, path: &Path, errors: &mut Vec<FieldError>) {
     let names = strings(finalizers);
     for name in &names {
+        if is_full(errors) {
+            return;
+        }
         for detail in names::qualified_name(name) {
             errors.push(FieldError::invalid(path, *name, detail));
         }
@@ -311,6 +322,9 @@ fn validate_finalizers(finalizers: &Value, path: &Path, errors: &mut Vec<FieldEr
 /// everything else of them.
 fn validate_managers(list: &Value, path: &Path, errors: &mut Vec<FieldError>) {
     for (at, entry) in list.as_array().unwrap_or(&[]).iter().enumerate() {
+        if is_full(errors) {
+            return;
+        }
         let manager = entry.str_at(&["manager"]);
         let subresource = entry.str_at(&["subresource"]);
         if manager.is_ascii() && manager.len() <= FIELD_MANAGER_MAX && subresource.is_empty() {
@@ -488,6 +502,30 @@ mod tests {
         assert!(bytes(more) < 2 << 20);
         // The first one, of a megabyte, would be copied for each of the others.
         assert_eq!(complaints(20_000, &"x".repeat(1 << 20)).len(), 1);
+    }
+
+    #[test]
+    fn complaints_about_metadata_are_bounded_in_number() {
+        use polyplane_apimachinery::complaints::COUNT_MAX;
+        use polyplane_apimachinery::json;
+        let many = 4 * COUNT_MAX;
+        let empty = || vec![Value::object(); many];
+        let names = |bad: &str| -> Map {
+            let names = (0..many).map(|at| (format!("{bad}{at}"), Value::from("v")));
+            names.collect()
+        };
+        for metadata in [
+            json!({"finalizers": (vec![Value::from(""); many])}),
+            json!({"ownerReferences": (empty())}),
+            json!({"labels": (names("-"))}),
+            json!({"annotations": (names("-"))}),
+            json!({"managedFields": (vec![json!({"manager": "\n"}); many])}),
+        ] {
+            let object = json!({"metadata": (metadata)});
+            let errors = validate(&object, Scope::Cluster, NameRule::DnsSubdomain);
+            let bounds = COUNT_MAX..COUNT_MAX + 100;
+            assert!(bounds.contains(&errors.len()), "{}", errors.len());
+        }
     }
 
     #[test]

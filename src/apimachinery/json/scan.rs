@@ -64,6 +64,32 @@ impl<'a> Scanned<'a> {
         self.at(path).is_some_and(|value| value.0 == b"true")
     }
 
+    /// Returns the members of these names in one walk, for large objects of which several are needed.
+    pub fn parts<const N: usize>(self, names: [&str; N]) -> [Option<Self>; N] {
+        let (mut parts, mut left) = ([None; N], N);
+        let mut members = members(self.0);
+        while left > 0
+            && let Some((key, range)) = members.next()
+        {
+            let at = names.iter().position(|name| key_is(key, name));
+            if let Some(part) = at.map(|at| &mut parts[at]).filter(|part| part.is_none()) {
+                *part = Some(Self(&self.0[range]));
+                left -= 1;
+            }
+        }
+        parts
+    }
+
+    /// Returns the text of a string; empty if this is none.
+    pub fn text(self) -> Cow<'a, str> {
+        string(self.0).unwrap_or_default()
+    }
+
+    /// Returns the items of an array; none if this is none.
+    pub fn items(self) -> impl Iterator<Item = Self> + use<'a> {
+        items(self.0).map(move |range| Self(&self.0[range]))
+    }
+
     /// Returns the first item of the array at a chain of member names.
     pub fn first_at(self, path: &[&str]) -> Option<Self> {
         let array = self.at(path)?.0;

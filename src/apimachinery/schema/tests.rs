@@ -176,6 +176,22 @@ fn constant_defaults_are_applied_once() {
     assert_eq!(value, once);
 }
 
+/// With all of them, a pod of 3 MB would take 600 MB before it is refused.
+#[test]
+fn defaults_of_a_million_items_are_not_all_set() {
+    let pod = kind("/v1/Pod").expect("pods are served");
+    let mut value = tree(r#"{"spec":{}}"#);
+    let containers = vec![crate::value::Value::object(); 1_000_000];
+    value.set(&["spec", "containers"], containers);
+    SCHEMAS.apply_defaults(pod, &mut value);
+    let has_default = |at: usize| {
+        let container = &value["spec"]["containers"][at];
+        !container.str_at(&["terminationMessagePolicy"]).is_empty()
+    };
+    assert!(has_default(0) && has_default(10_000));
+    assert!(!has_default(999_999));
+}
+
 #[test]
 fn canonical_form_is_a_fixed_point() {
     for row in vectors("schema_decode.jsonl.gz") {

@@ -15,9 +15,6 @@ use crate::shape::prune::{Report, Root};
 use crate::shape::{defaults, nulls, prune};
 use crate::value::Value;
 
-/// See [`Custom::default`]. Every value counts 16 bytes, so an object that a store takes has fewer.
-const DEFAULTS_BYTES_MAX: usize = 8 << 20;
-
 /// The source of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reading {
@@ -141,6 +138,6 @@ impl<'s> Custom<'s> {
     /// Returns an error if the defaults take more than 8 MiB. No store takes an object of that size, and
     /// the server must not be brought to hold one.
     pub fn default(&self, value: &mut Value) -> Result<(), TooLarge> {
-        defaults::apply_within(self.shape(), value, DEFAULTS_BYTES_MAX)
+        defaults::apply(self.shape(), value)
     }
 }

@@ -41,11 +41,11 @@ async fn what_says_since_when_use_is_written_down_comes_back_and_a_new_owner_see
 {
     let site = Site::open().await;
     assert!(
-        !token_secrets::lacks_tracking(&site.tenant),
+        !token_secrets::pending(&site.tenant).await.lacks_tracking,
         "there is no Secret"
     );
     create_token_secret(&site, &Key::new("", "secrets", Some("default"), "token")).await;
-    assert!(token_secrets::lacks_tracking(&site.tenant));
+    assert!(token_secrets::pending(&site.tenant).await.lacks_tracking);
     let other = Key::new("", "configmaps", Some("default"), tracking().name());
     site.create(&other, json!({})).await;
     let other_map = site.object(&other).expect("it is there");
@@ -58,11 +58,11 @@ async fn what_says_since_when_use_is_written_down_comes_back_and_a_new_owner_see
     for _ in 0..2 {
         let tracked = token_secrets::track(&site.client, &site.tenant).await;
         tracked.expect("it can be written");
-        assert!(!token_secrets::lacks_tracking(&site.tenant));
+        assert!(!token_secrets::pending(&site.tenant).await.lacks_tracking);
         let map = site.object(&tracking()).expect("it is there");
         assert!(!token_secrets::starts_tracking(&site.tenant, &map, false));
         site.delete(&tracking()).await;
         assert!(token_secrets::starts_tracking(&site.tenant, &map, true));
-        assert!(token_secrets::lacks_tracking(&site.tenant));
+        assert!(token_secrets::pending(&site.tenant).await.lacks_tracking);
     }
 }

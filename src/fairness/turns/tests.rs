@@ -149,6 +149,29 @@ fn idle_time_earns_a_few_requests_and_no_more() {
 }
 
 #[test]
+fn a_plane_that_was_charged_for_weeks_waits_for_a_bounded_part_of_the_others() {
+    let time = VirtualTime::default();
+    let (debtor, other) = (Arc::<PlaneMeter>::default(), Arc::<PlaneMeter>::default());
+    // While no plane takes turns, virtual time stands still.
+    debtor.flow().charge(3_600_000_000_000);
+    let (cost, mut turns) = (10_000_000, Turns::default());
+    turns.push(&debtor, 0, &time);
+    let mut served = 0;
+    loop {
+        turns.push(&other, 1, &time);
+        let (_, at, started) = turns.pop(&time).expect("two planes wait");
+        if at == 0 {
+            debtor.flow().settle(started, cost);
+            break;
+        }
+        other.flow().settle(started, cost);
+        served += cost;
+        assert!(served < 2 * DEBT_MAX, "the debtor does not get its turn");
+    }
+    assert!(served > DEBT_MAX / 2, "it waits for {served} only");
+}
+
+#[test]
 fn a_plane_that_gives_up_in_debt_leaves_nothing() {
     let time = VirtualTime::default();
     let (debtor, other) = (Arc::<PlaneMeter>::default(), Arc::<PlaneMeter>::default());

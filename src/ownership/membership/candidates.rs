@@ -21,8 +21,8 @@ use polyplane_storage::{
     KeyValue, LeaseError, LeaseId, Op, Revision, Store, StoreEvent, Txn, WatchBatch,
 };
 use std::collections::BTreeMap;
+use std::mem;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 use tokio::time::timeout;
 
@@ -162,8 +162,8 @@ type Records = BTreeMap<ReplicaId, CandidateRecord>;
 #[derive(Default)]
 pub(crate) struct Candidates {
     records: Mutex<Records>,
-    /// True while this member has said that it is outvoted.
-    is_outvoted: AtomicBool,
+    /// True while this member has said that it is outvoted. Held while that is found out, as two tasks ask.
+    is_outvoted: Mutex<bool>,
 }
 
 impl Candidates {
@@ -194,8 +194,8 @@ fn mistrust(own: Option<&PeerTrust>, other: Option<&PeerTrust>) -> Option<String
     Some(mistrust.to_string())
 }
 
-/// Returns why the peer certificates of this member are probably the wrong ones: more replicas wait
-/// outside than the ring has members, none of them fits this member, and they fit each other.
+/// Returns why the peer certificates of this member are probably the wrong ones: the replicas outside that do not fit
+/// this member are more than the ring has members, and they all fit each other.
 pub(crate) fn outvoted(shared: &RingState) -> Option<String> {
     let trusts: Vec<PeerTrust> = {
         let records = shared.candidates.records.lock();
@@ -226,17 +226,19 @@ fn strangers(own: &PeerTrust, members: usize, waiting: &[PeerTrust]) -> Option<u
     let others: Vec<&PeerTrust> = others
         .filter(|other| own.mistrust(other).is_some())
         .collect();
-    let first = others.first()?;
-    let agree = others.iter().all(|other| first.mistrust(other).is_none());
+    let agree = others.iter().enumerate().all(|(at, one)| {
+        let mut later = others[at + 1..].iter();
+        later.all(|other| one.mistrust(other).is_none())
+    });
     (agree && others.len() > members).then_some(others.len())
 }
 
 /// Logs whether this member is outvoted, once for each change. Called whenever the members or the
 /// candidates change.
 pub(crate) fn judge(shared: &RingState) {
+    let mut is_outvoted = shared.candidates.is_outvoted.lock();
     let why = outvoted(shared);
-    let before = &shared.candidates.is_outvoted;
-    match (before.swap(why.is_some(), Ordering::AcqRel), why) {
+    match (mem::replace(&mut *is_outvoted, why.is_some()), why) {
         (false, Some(why)) => tracing::warn!("{why}"),
         (true, None) => {
             tracing::info!("the peer certificates of this member are no longer in question");
@@ -366,6 +368,11 @@ mod tests {
         let other = trust("other", &["other"]);
         let split = [right(), right(), other];
         assert_eq!(strangers(&own, 1, &split), None, "they do not agree");
+        let hub = trust("hub", &["hub", "left", "right"]);
+        let left = trust("left", &["left", "hub"]);
+        let right_only = trust("right", &["right", "hub"]);
+        let star = [hub, left, right_only];
+        assert_eq!(strangers(&own, 1, &star), None, "two fit the first only");
         let wider = trust("right", &["right", "older"]);
         assert_eq!(strangers(&own, 1, &[right(), wider]), Some(2));
         let fits = trust("wrong", &["wrong", "right"]);

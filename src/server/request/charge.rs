@@ -30,7 +30,7 @@ const COMMIT_NANOS_PER_BYTE: u64 = 8;
 /// CPU time of sending one byte, in nanoseconds: encryption, frames and copies.
 const SEND_NANOS_PER_BYTE: u64 = 1;
 /// CPU time of compressing one byte, in nanoseconds: an estimate. What is compressed is written by the
-/// connection, which measures nothing.
+/// connection.
 const COMPRESS_NANOS_PER_BYTE: u64 = 5;
 /// CPU time of receiving one byte, in nanoseconds: decryption, frames and copies.
 const RECEIVE_NANOS_PER_BYTE: u64 = 1;
@@ -174,7 +174,7 @@ impl<'a> Charge<'a> {
 
     /// Adds the cost of compressing an answer of this length.
     pub(crate) fn compress(&self, bytes: usize) {
-        self.add(COMPRESS_NANOS_PER_BYTE * bytes as u64);
+        self.add_for_connection(COMPRESS_NANOS_PER_BYTE * bytes as u64);
     }
 
     /// Adds a cost of the connection, which then does not charge it again.

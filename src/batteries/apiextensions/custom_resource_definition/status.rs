@@ -12,6 +12,7 @@ use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Str, Value, json};
 use polyplane_plane::{Claim, Index, IndexId, IndexRow, Key, Prefix, Snapshot};
 use polyplane_registry::metadata;
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 /// The finalizer by which a definition waits until the objects of its kind are gone.
@@ -35,27 +36,31 @@ impl Index for AcceptedNames {
         resource.is_resource(definition::GROUP, definition::RESOURCE)
     }
 
+    // A definition may have megabytes, and its writes are put into the index one after the other: each part is walked
+    // once.
     fn rows(&self, _: &Key, body: &[u8]) -> Vec<IndexRow> {
-        let object = Scanned(body);
-        let group = object.str_at(&["spec", "group"]);
-        let accepted = |name: &str| object.str_at(&["status", "acceptedNames", name]);
-        let resources = ["plural", "singular"].map(|name| accepted(name).into_owned());
-        let short = object.at(&["status", "acceptedNames", "shortNames"]);
-        let short = short.map_or(&[][..], |list| list.0);
-        let short = scan::items(short).filter_map(|range| scan::string(&short[range]));
-        let resources = resources
-            .into_iter()
-            .chain(short.map(|name| name.into_owned()));
-        let kinds = ["kind", "listKind"].map(|name| accepted(name).into_owned());
+        let [metadata, spec, status] = Scanned(body).parts(["metadata", "spec", "status"]);
+        let [group, own] = spec.map_or([None; 2], |spec| spec.parts(["group", "names"]));
+        let accepted = status.and_then(|status| status.at(&["acceptedNames"]));
+        let group = group.map(Scanned::text).unwrap_or_default();
+        let name = |field: &str| {
+            accepted.map_or(String::new(), |names| names.str_at(&[field]).into_owned())
+        };
+        let short = accepted.and_then(|names| names.at(&["shortNames"]));
+        let short = short.into_iter().flat_map(Scanned::items);
+        let short = short
+            .filter_map(|name| scan::string(name.0))
+            .map(Cow::into_owned);
+        let resources = ["plural", "singular"].map(name).into_iter().chain(short);
+        let kinds = ["kind", "listKind"].map(name).into_iter();
         let resources = resources.map(|name| (NameSet::Resources, name));
-        let kinds = kinds.into_iter().map(|name| (NameSet::Kinds, name));
+        let kinds = kinds.map(|name| (NameSet::Kinds, name));
         let named = resources.chain(kinds).filter(|(_, name)| !name.is_empty());
         let mut values: BTreeSet<String> =
             named.map(|(set, name)| value(&group, set, &name)).collect();
-        if object.at(&["spec", "names"]).map(|names| names.0)
-            != object.at(&["status", "acceptedNames"]).map(|names| names.0)
-        {
-            values.insert(pending(&group, &object.str_at(&["metadata", "name"])));
+        if own.map(|names| names.0) != accepted.map(|names| names.0) {
+            let metadata = metadata.unwrap_or(Scanned(b""));
+            values.insert(pending(&group, &metadata.str_at(&["name"])));
         }
         let rows = values.into_iter().map(|value| IndexRow {
             value: value.into(),

@@ -1,7 +1,7 @@
 //! Adds the results of checks to a list of errors.
 
 use polyplane_apimachinery::Value;
-use polyplane_apimachinery::complaints::COUNT_MAX;
+pub use polyplane_apimachinery::complaints::is_full;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 
 /// A list of errors.
@@ -17,12 +17,6 @@ pub fn covered(errors: &mut Errors, check: impl FnOnce(&mut Errors)) {
     errors[before..]
         .iter_mut()
         .for_each(|error| error.covered = true);
-}
-
-/// Returns whether there are as many errors as one answer has room for, so that no more are looked for: a pod of 3 MB
-/// has a million empty items, each of which breaks several rules.
-pub fn is_full(errors: &[FieldError]) -> bool {
-    errors.len() >= COUNT_MAX
 }
 
 /// Adds one error for every complaint about a value.
