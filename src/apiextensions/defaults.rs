@@ -52,12 +52,13 @@ pub fn validate(
     };
     // The end of the budget is in the errors.
     let _ = walk.node(schema, root, path);
+    // In front: an answer that is full ends before its last complaint.
     if walk.budget.is_spent() {
         let error = FieldError::forbidden(path, TOO_MUCH_WORK);
-        walk.errors.push(error);
+        walk.errors.insert(0, error);
     } else if walk.said.is_full() {
         let error = FieldError::forbidden(path, TOO_MANY_ERRORS);
-        walk.errors.push(error);
+        walk.errors.insert(0, error);
     }
     walk.errors
 }

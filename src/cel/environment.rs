@@ -183,13 +183,14 @@ impl Environment {
     /// Declares a type with fields.
     pub fn declare_struct<N: Into<Arc<str>>>(
         &mut self,
-        name: &str,
+        name: impl Into<Arc<str>>,
         fields: impl IntoIterator<Item = (N, Type)>,
     ) {
+        let name = name.into();
         let fields = fields.into_iter();
         let fields = fields.map(|(name, of)| (name.into(), of));
-        self.structs.insert(name.into(), fields.collect());
-        self.types.insert(name.into(), Type::Struct(name.into()));
+        self.structs.insert(Arc::clone(&name), fields.collect());
+        self.types.insert(Arc::clone(&name), Type::Struct(name));
     }
 
     /// Declares a field of a type with fields.

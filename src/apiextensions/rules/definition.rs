@@ -66,11 +66,13 @@ pub fn validate(
         depth: 0,
     };
     walk.node(schema, &declaration, &root, path);
+    // In front: an answer that is full ends before its last complaint.
     if budget.is_spent() {
-        walk.errors.push(FieldError::forbidden(path, TOO_MUCH_WORK));
+        let error = FieldError::forbidden(path, TOO_MUCH_WORK);
+        walk.errors.insert(0, error);
     } else if walk.said.is_full() {
-        walk.errors
-            .push(FieldError::forbidden(path, TOO_MANY_ERRORS));
+        let error = FieldError::forbidden(path, TOO_MANY_ERRORS);
+        walk.errors.insert(0, error);
     }
     if walk.total > SCHEMA_COST_MAX {
         for (_, field) in &walk.expensive {
@@ -442,7 +444,7 @@ mod tests {
             .map(|text| text.contains("too much work"))
             .collect();
         assert_eq!(is_told.iter().filter(|told| **told).count(), 1);
-        assert_eq!(is_told.last(), Some(&true));
+        assert_eq!(is_told.first(), Some(&true));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::{CALL_COST_MAX, Message, OBJECT_COST_MAX, Rule, RuleNode, complaint};
 use crate::complaints;
 use crate::validation::{ByKeys, Counterparts, Schema};
 use polyplane_apimachinery::Value;
-use polyplane_apimachinery::complaints::Room;
+use polyplane_apimachinery::complaints::{Room, STEP_BYTES_MAX};
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::quote::quote;
 use polyplane_cel::{Fault, Value as CelValue, WorkBudget};
@@ -495,13 +495,21 @@ impl Evaluation<'_> {
         let error = match &rule.field {
             None => error,
             Some(field) => FieldError {
-                field: path.child(field).to_string(),
+                // A path is not shortened as a step is.
+                field: match field.len() > STEP_BYTES_MAX {
+                    true => format!("{path}.{field}"),
+                    false => path.child(field).to_string(),
+                },
                 ..error
             },
         };
         if warns {
             let error = self.counted(error);
             self.findings.warnings.push(error.to_string());
+            if outcome.is_err() && self.budget.is_spent() {
+                // The rules that are left are not checked, for a reason that upstream does not have.
+                self.add(FieldError::invalid(path, node.of.as_str(), OUT_OF_BUDGET));
+            }
             return outcome;
         }
         self.add(error);
@@ -605,6 +613,32 @@ mod tests {
         let longest = found.errors.iter().map(|error| error.field.len()).max();
         assert!(longest < Some(PATH_BYTES_MAX + 4), "{longest:?}");
         assert!(bytes(&found) < 2 * BYTES_MAX, "{}", bytes(&found));
+    }
+
+    /// Upstream would have gone on with the rules that are left.
+    #[test]
+    fn rules_that_are_left_out_refuse_an_object_though_the_last_one_only_warns() {
+        let schema = json!({
+            "type": "array",
+            "items": {"type": "integer"},
+            "x-kubernetes-validations": [
+                {"rule": "self[0] < 0", "messageExpression": "string(self.all(x, x >= 0))"},
+            ],
+        });
+        let known = Schema::compile(&schema).expect("it is shallow");
+        let (rules, same, budget) = (
+            Rules::compile(&schema),
+            numbers(5_000),
+            WorkBudget::default(),
+        );
+        let check = |budget: &WorkBudget| rules.check(&known, &same, Some(&same), budget);
+        let found = check(&budget);
+        assert_eq!((found.errors.len(), found.warnings.len()), (0, 1));
+        let budget = WorkBudget::default();
+        budget.work(100_000_000 - 10_000).expect("there is as much");
+        let found = check(&budget);
+        assert_eq!((found.errors.len(), found.warnings.len()), (1, 1));
+        assert!(budget.is_spent());
     }
 
     #[test]

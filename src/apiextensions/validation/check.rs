@@ -660,7 +660,7 @@ mod tests {
         );
         let schema = json!({"type": "array", "items": {"type": "string"}});
         let found = errors(&schema, &array(0..100_000)).len();
-        assert!((1_000..=COUNT_MAX).contains(&found), "{found}");
+        assert_eq!(found, COUNT_MAX);
     }
 
     #[test]

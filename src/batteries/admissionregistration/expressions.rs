@@ -296,8 +296,8 @@ fn declare_namespace(environment: &mut Environment) {
         ("resourceVersion", Type::String),
         ("finalizers", texts()),
     ];
-    environment.declare_struct(&metadata, fields);
-    environment.declare_struct(&spec, [("finalizers", texts())]);
+    environment.declare_struct(&*metadata, fields);
+    environment.declare_struct(&*spec, [("finalizers", texts())]);
     let fields = [
         ("status", Type::String),
         ("type", Type::String),
@@ -305,13 +305,13 @@ fn declare_namespace(environment: &mut Environment) {
         ("message", Type::String),
         ("reason", Type::String),
     ];
-    environment.declare_struct(&condition, fields);
+    environment.declare_struct(&*condition, fields);
     let of = |name: &str| Type::Struct(name.into());
     let fields = [
         ("conditions", Type::list(of(&condition))),
         ("phase", Type::String),
     ];
-    environment.declare_struct(&status, fields);
+    environment.declare_struct(&*status, fields);
     let fields = [
         ("metadata", of(&metadata)),
         ("spec", of(&spec)),

@@ -140,7 +140,8 @@ fn list<'s, S: Shape<'s>>(
         group[1..].iter().for_each(|_| faults.push(text.clone()));
     }
     let old = elements(items, live, faults);
-    if faults.len() > mark {
+    // A full list of faults does not grow, but elements with faults are left out.
+    if faults.len() > mark || new.len() < applied.len() || old.len() < live.len() {
         return None;
     }
     let old_sorted = Sorted::new(old.clone());

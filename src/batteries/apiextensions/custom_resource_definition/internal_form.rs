@@ -139,8 +139,8 @@ const COLUMN: [Field; 6] = [
 const SELECTABLE: [Field; 1] = [("jsonPath", "JSONPath", Form::Text)];
 
 /// Bytes of a shown value at most. Upstream shows all of it, but every schema has 44 fields there: without a bound, a
-/// body of some megabytes became gigabytes. Known definitions' parts have at most some kilobytes.
-const SHOWN_BYTES_MAX: usize = 16 << 10;
+/// body of some megabytes became gigabytes. This is a schema of some hundred fields.
+const SHOWN_BYTES_MAX: usize = 256 << 10;
 
 /// Returns a schema in the form of upstream's internal type.
 pub fn schema(schema: &Value) -> String {

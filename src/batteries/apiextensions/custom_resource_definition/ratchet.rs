@@ -2,7 +2,7 @@
 //! are not held against the new one.
 
 use super::is_established;
-use super::schema::{has_bad_keys, has_inner_lists};
+use super::schema::{has_bad_keys, has_inner_lists, has_many_keys};
 use super::spec::{bundle_complaint, has_schema_with, knows_review_version};
 use super::structural_schema::{self, kind};
 use crate::shared::validation::members::present;
@@ -30,6 +30,8 @@ pub enum Rule {
     AtomicSets,
     /// The items of sets and maps, and the keys of maps, cannot be absent.
     Keys,
+    /// Lists have few keys.
+    FewKeys,
 }
 
 /// The rules that do not apply to a definition because it is written over another one. The default
@@ -77,6 +79,7 @@ impl Ratchet {
             (Rule::Structure, schemas().any(is_loose)),
             (Rule::AtomicSets, any(&has_inner_lists)),
             (Rule::Keys, any(&has_bad_keys)),
+            (Rule::FewKeys, any(&has_many_keys)),
         ];
         let mut of_old: HashMap<&str, &Value> = HashMap::with_capacity(versions.len());
         for old in versions {

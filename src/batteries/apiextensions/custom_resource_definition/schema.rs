@@ -259,7 +259,7 @@ fn extensions(errors: &mut Complaints, schema: &Value, ratchet: &Ratchet, path: 
         });
     }
     if list == Some("map") {
-        validate_keys(errors, schema, path);
+        validate_keys(errors, schema, path, ratchet);
     }
     if ratchet.demands(Rule::Keys) {
         validate_key_properties(errors, schema, list.unwrap_or(""), path);
@@ -306,7 +306,17 @@ fn atomic_items(errors: &mut Complaints, items: &Value, path: &Path<'_>) {
     }
 }
 
-fn validate_keys(errors: &mut Complaints, schema: &Value, path: &Path<'_>) {
+/// Returns whether a list has more different keys than [`LIST_KEYS_MAX`].
+pub fn has_many_keys(schema: &Value) -> bool {
+    different_keys(schema) > LIST_KEYS_MAX
+}
+
+fn different_keys(schema: &Value) -> usize {
+    let keys = texts(&schema["x-kubernetes-list-map-keys"]);
+    keys.into_iter().collect::<BTreeSet<_>>().len()
+}
+
+fn validate_keys(errors: &mut Complaints, schema: &Value, path: &Path<'_>, ratchet: &Ratchet) {
     let place = path.child("x-kubernetes-list-map-keys");
     let keys = texts(&schema["x-kubernetes-list-map-keys"]);
     if keys.is_empty() {
@@ -315,9 +325,9 @@ fn validate_keys(errors: &mut Complaints, schema: &Value, path: &Path<'_>) {
             "must not be empty if x-kubernetes-list-type is map",
         ));
     }
-    let distinct = keys.iter().collect::<BTreeSet<_>>().len();
-    if distinct > LIST_KEYS_MAX {
-        errors.push(FieldError::too_many(&place, distinct, LIST_KEYS_MAX));
+    if ratchet.demands(Rule::FewKeys) && has_many_keys(schema) {
+        let keys = different_keys(schema);
+        errors.push(FieldError::too_many(&place, keys, LIST_KEYS_MAX));
         return;
     }
     let (items, items_place) = (&schema["items"], path.child("items"));

@@ -111,13 +111,13 @@ fn complaints_about_a_schema_are_bounded_in_number_and_bytes() {
 /// For each of the keys all of them were shown, and each item of a list was asked for each of them.
 #[test]
 fn a_list_has_few_keys() {
-    let checked = |count: usize| {
+    let tree = |count: usize| {
         let names: Vec<String> = (0..count).map(|at| format!("k{at}")).collect();
         let properties = names
             .iter()
             .map(|name| (name.as_str(), json!({"type": "string"})));
         let names: Vec<Value> = names.iter().map(|name| name.as_str().into()).collect();
-        let tree = json!({"type": "object", "properties": {"list": {
+        json!({"type": "object", "properties": {"list": {
             "type": "array",
             "x-kubernetes-list-type": "map",
             "x-kubernetes-list-map-keys": (names.clone()),
@@ -126,20 +126,31 @@ fn a_list_has_few_keys() {
                 "properties": (properties.collect::<Map>()),
                 "required": (names),
             },
-        }}});
+        }}})
+    };
+    let checked_over = |count: usize, ratchet: &Ratchet| {
         let checks = Checks {
             schemas: &schemas(),
-            ratchet: &Ratchet::default(),
+            ratchet,
             structure: true,
             charge: Charge::Schema,
             budget: &WorkBudget::for_definition(),
         };
-        ours(&schema::validate(&tree, checks, &Path::NIL))
+        ours(&schema::validate(&tree(count), checks, &Path::NIL))
     };
+    let checked = |count: usize| checked_over(count, &Ratchet::default());
     assert!(checked(16).is_empty());
     let wanted =
         "properties[list].x-kubernetes-list-map-keys: Too many: 17: must have at most 16 items";
     assert_eq!(checked(17), [wanted]);
+    // A definition that was stored with more can still be written.
+    let version =
+        |count: usize| json!({"name": "v1", "schema": {"openAPIV3Schema": (tree(count))}});
+    let stored = |count: usize| json!({"spec": {"versions": [(version(count))]}});
+    let ratchet = Ratchet::of_update(&stored(18), &stored(17));
+    assert!(checked_over(18, &ratchet).is_empty());
+    let ratchet = Ratchet::of_update(&stored(17), &stored(16));
+    assert_eq!(checked_over(17, &ratchet), [wanted]);
 }
 
 /// Upstream checks defaults by a form of the schema in which such values have no type.
