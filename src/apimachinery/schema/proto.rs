@@ -214,10 +214,11 @@ impl Schemas {
         let name = struct_at(definition, path);
         let mut reader = Reader(message);
         while let Some(head) = reader.next(name)? {
+            // The number is compared first: it is the cheapest, and a message may have a million fields.
             let own = definition.fields.iter().find(|field| {
                 let number = field.notes.proto.as_ref().map(|(number, _)| *number);
-                field.notes.proto_path == path
-                    && number == Some(head.number())
+                number == Some(head.number())
+                    && field.notes.proto_path == path
                     && !is_type_meta(field)
             });
             if let Some(field) = own {
