@@ -304,3 +304,46 @@ fn a_definition_that_is_deleted_loses_its_finalizers_whatever_its_rules_are() {
         "{present:?}"
     );
 }
+
+#[test]
+fn a_wrong_name_is_complained_about_once_though_the_status_has_it_by_then() {
+    let definition = |plural: &str, singular: &str| {
+        json!({
+            "metadata": {"name": "gadgets.example.com"},
+            "spec": {
+                "group": "example.com",
+                "names": {"plural": (plural), "singular": (singular), "kind": "Gadget", "listKind": "GadgetList"},
+                "scope": "Namespaced",
+                "versions": [{
+                    "name": "v1",
+                    "served": true,
+                    "storage": true,
+                    "schema": {"openAPIV3Schema": {"type": "object"}}
+                }]
+            },
+            "status": {"storedVersions": ["v1"]}
+        })
+    };
+    let fields = |errors: Vec<FieldError>| {
+        let mut fields: Vec<String> = errors.into_iter().map(|error| error.field).collect();
+        fields.sort();
+        fields
+    };
+    with_row(|row, context| {
+        let settled = |sent: Value| {
+            let mut object = arrived(row, &sent).expect("it can be read");
+            row.strategy.settle(context, &plane::empty(), &mut object);
+            object
+        };
+        let new = settled(definition("Gadgets", "gadget"));
+        let accepted = new.str_at(&["status", "acceptedNames", "plural"]);
+        assert_eq!(accepted, "Gadgets");
+        let found = fields(row.strategy.validate_create(context, &new));
+        assert_eq!(found, ["metadata.name", "spec.names.plural"]);
+        let old = settled(definition("gadgets", "gadget"));
+        let mut new = definition("gadgets", "Gadget_");
+        new.set(&["status"], old["status"].clone());
+        let found = fields(row.strategy.validate_update(context, &settled(new), &old));
+        assert_eq!(found, ["spec.names.singular"]);
+    });
+}
