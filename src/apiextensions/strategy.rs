@@ -221,43 +221,9 @@ fn selector(errors: &mut Vec<FieldError>, object: &Value, path: &str) {
 fn accessor_error(path: &str, value: &Value, wanted: &str) -> String {
     format!(
         "{path} accessor error: {} is of the type {}, expected {wanted}",
-        go_value(value),
+        value.go_text(),
         value.go_type()
     )
-}
-
-/// Returns a value as Go's `%v` prints it.
-fn go_value(value: &Value) -> String {
-    let mut out = String::new();
-    write_go_value(value, &mut out);
-    out
-}
-
-/// Writes to the end of one text: a text of each level would copy what is below it again and again.
-fn write_go_value(value: &Value, out: &mut String) {
-    match value {
-        Value::Null => out.push_str("<nil>"),
-        Value::String(text) => out.push_str(text),
-        Value::Array(items) => {
-            out.push('[');
-            for (at, item) in items.iter().enumerate() {
-                out.push_str(if at == 0 { "" } else { " " });
-                write_go_value(item, out);
-            }
-            out.push(']');
-        }
-        Value::Object(members) => {
-            out.push_str("map[");
-            for (at, (name, member)) in members.iter().enumerate() {
-                out.push_str(if at == 0 { "" } else { " " });
-                out.push_str(name);
-                out.push(':');
-                write_go_value(member, out);
-            }
-            out.push(']');
-        }
-        Value::Bool(_) | Value::Int(_) | Value::Float(_) => out.push_str(&json::to_string(value)),
-    }
 }
 
 /// Returns the warnings about finalizers that were not there before.
@@ -353,10 +319,11 @@ mod tests {
     use polyplane_apimachinery::json;
 
     #[test]
-    fn values_are_printed_as_go_prints_them() {
-        let value = json!({"a": [1i64, "b", (Value::Null)], "c": {"d": true, "e": 1.5}, "f": []});
-        let shown = go_value(&value);
-        assert_eq!(shown, "map[a:[1 b <nil>] c:map[d:true e:1.5] f:[]]");
-        assert_eq!(go_value(&Value::object()), "map[]");
+    fn a_number_of_replicas_that_is_no_integer_is_shown_as_go_prints_it() {
+        let mut errors = Vec::new();
+        replicas(&mut errors, &json!({"spec": {"size": 1e20}}), "spec.size");
+        let details: Vec<&str> = errors.iter().map(|error| error.detail.as_str()).collect();
+        let text = ".spec.size accessor error: 1e+20 is of the type float64, expected int64";
+        assert_eq!(details, [text]);
     }
 }

@@ -56,6 +56,14 @@ impl Value {
         }
     }
 
+    /// Returns an untyped value as Go's `%v` prints it.
+    #[must_use]
+    pub fn go_text(&self) -> String {
+        let mut text = String::new();
+        crate::schema::go::print(self, &mut text);
+        text
+    }
+
     /// Creates a string value.
     pub fn string(text: impl Into<Str>) -> Self {
         Self::String(text.into())
@@ -287,5 +295,16 @@ mod tests {
         assert_eq!(value, json!({"a": {"b": {"c": 7i64}}}));
         assert_eq!(value.remove(&["a", "b", "c"]), Some(Value::Int(7)));
         assert_eq!(value.remove(&["x", "b"]), None);
+    }
+
+    #[test]
+    fn values_are_printed_as_go_prints_them() {
+        let value = json!({"a": [1i64, "b", null], "c": {"d": true, "e": 1.5}, "f": []});
+        let shown = value.go_text();
+        assert_eq!(shown, "map[a:[1 b <nil>] c:map[d:true e:1.5] f:[]]");
+        assert_eq!(Value::object().go_text(), "map[]");
+        let large = json!([1e20, 1234567.5, 123456.5, 0.00001, 0.0001]);
+        let shown = "[1e+20 1.2345675e+06 123456.5 1e-05 0.0001]";
+        assert_eq!(large.go_text(), shown);
     }
 }

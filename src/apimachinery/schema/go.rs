@@ -1,6 +1,7 @@
 //! Go's names of types and Go's formatting of values, in the texts that clients see.
 
 use super::{Definition, Field, Schemas, Type};
+use crate::json::write_float_verb;
 use crate::value::Value;
 
 /// Returns the name of a type of a field, or of an item of it, as Go prints it.
@@ -155,17 +156,9 @@ fn print_items(verb: Verb, items: &[Value], out: &mut String) {
     out.push(']');
 }
 
-/// Appends a float as Go prints it with `%v`: shortest digits, with an exponent below 1e-4 and from
-/// 1e21 on.
+/// Appends a float as Go prints it with `%v`.
 fn print_float(number: f64, out: &mut String) {
-    use std::fmt::Write;
-    let scientific = format!("{number:e}");
-    let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
-    let exponent: i32 = exponent.parse().unwrap_or_default();
-    if number != 0.0 && !(-4..21).contains(&exponent) {
-        let sign = if exponent < 0 { '-' } else { '+' };
-        write!(out, "{digits}e{sign}{:02}", exponent.abs()).expect("a String takes any text");
-    } else {
-        write!(out, "{number}").expect("a String takes any text");
-    }
+    let mut text = Vec::new();
+    write_float_verb(number, &mut text);
+    out.push_str(&String::from_utf8_lossy(&text));
 }

@@ -105,7 +105,7 @@ fn number(object: &Value, path: &str) -> Result<Option<i64>, ApiError> {
 fn wrong(path: &str, value: &Value, wanted: &str) -> ApiError {
     let text = format!(
         ".{path} accessor error: {} is of the type {}, expected {wanted}",
-        json::to_string(value),
+        value.go_text(),
         value.go_type()
     );
     ApiError::new(Reason::Unknown, text)
@@ -132,5 +132,23 @@ mod tests {
         put(&mut object, &paths, 0).expect("it is a number");
         let before = before_change(&object, &paths).expect("it has a scale");
         assert_eq!(before["spec"], json!({}));
+    }
+
+    #[test]
+    fn a_value_that_is_no_number_is_shown_as_go_prints_it() {
+        let paths = ScalePaths {
+            spec_replicas: "spec.size".into(),
+            status_replicas: "status.size".into(),
+            selector: None,
+        };
+        for (value, shown) in [
+            (json!(1e20), "1e+20 is of the type float64"),
+            (json!("ten"), "ten is of the type string"),
+        ] {
+            let object = json!({"metadata": {"name": "a"}, "spec": {"size": value}});
+            let error = of(&object, &paths).expect_err("it is no integer");
+            let text = format!(".spec.size accessor error: {shown}, expected int64");
+            assert_eq!(error.message, text);
+        }
     }
 }
