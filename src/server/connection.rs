@@ -8,6 +8,7 @@ pub(crate) mod cost;
 pub(crate) mod counted_body;
 pub(crate) mod goaway;
 pub(crate) mod open_connections;
+mod plain_http;
 pub(crate) mod requests;
 pub(crate) mod tls;
 pub(crate) mod unread;
@@ -278,6 +279,7 @@ async fn shake_hands(
     let source = socket.peer_addr().ok().map(|address| address.ip());
     // So that a client takes no place before it has sent something.
     socket.readable().await?;
+    plain_http::refuse(&socket).await?;
     let handshake = acceptor.accept(socket);
     let from = (source, &Lane::default());
     let worked = state.doorway.work(from, || state.now(), handshake).await;

@@ -9,6 +9,8 @@ use futures_util::stream::{self, StreamExt as _};
 use http::{Method, StatusCode};
 use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::Frame;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
 use crate::client::{Client, PROTOCOLS, Protocol, Reply};
 use crate::fake::{start, start_with};
@@ -493,4 +495,24 @@ async fn a_large_body_does_not_hold_up_others() {
     );
     assert_eq!(small.status, StatusCode::OK);
     assert_eq!(large.status, StatusCode::OK, "{}", large.text());
+}
+
+#[tokio::test]
+async fn a_client_of_plain_http_is_told_that_the_port_speaks_tls() {
+    let server = start().await;
+    for request in [
+        "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n",
+        "POST /api HTTP/1.0\r\n\r\n",
+    ] {
+        let mut socket = TcpStream::connect(server.address).await.expect("connected");
+        let sent = socket.write_all(request.as_bytes()).await;
+        sent.expect("sent");
+        let mut answer = String::new();
+        let read = socket.read_to_string(&mut answer).await;
+        read.expect("the connection ends without a reset");
+        assert_eq!(
+            answer,
+            "HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
+        );
+    }
 }
