@@ -9,8 +9,9 @@ use crate::validation::{Change, Schema, validate as validate_value};
 use polyplane_apimachinery::complaints::Room;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::schema::{DefId, Schemas};
+use polyplane_apimachinery::shape::Shape as _;
 use polyplane_apimachinery::shape::prune::{META_FIELDS, Report, Root, prune};
-use polyplane_apimachinery::structural::{Custom, Structural};
+use polyplane_apimachinery::structural::{Custom, SchemaNode, Structural};
 use polyplane_apimachinery::{Map, Value};
 use polyplane_cel::WorkBudget;
 
@@ -69,33 +70,56 @@ pub fn validate(
 /// # Panics
 /// Panics if the schemas have no metadata, which all built-in kinds have.
 pub fn settle(schemas: &Schemas, schema: &mut Value) {
-    let metadata = metadata_of(schemas);
-    settle_below(schemas, metadata, schema, 0);
-}
-
-fn settle_below(schemas: &Schemas, metadata: DefId, schema: &mut Value, depth: usize) {
-    if schema.as_object().is_none() || depth > DEPTH_MAX {
+    if !has_object_default(schema, 0) {
         return;
     }
+    // Once for all defaults: what is below one may be below a hundred others.
+    let Ok(structural) = Structural::parse(schema) else {
+        return;
+    };
+    let custom = Custom::new(&structural, schemas, metadata_of(schemas));
+    settle_below(&custom, structural.root(), schema, 0);
+}
+
+/// Returns whether a default in a schema may hold objects with metadata.
+fn has_object_default(schema: &Value, depth: usize) -> bool {
+    let Value::Object(members) = schema else {
+        return false;
+    };
+    if depth > DEPTH_MAX {
+        return false;
+    }
+    let is_below = |schema: &Value| has_object_default(schema, depth + 1);
+    matches!(schema["default"], Value::Object(_) | Value::Array(_))
+        || members.get("items").is_some_and(is_below)
+        || schema["properties"]
+            .as_object()
+            .is_some_and(|properties| properties.iter().any(|(_, inner)| is_below(inner)))
+}
+
+/// Settles the defaults of a schema and of those below it. It stands at `place` of the parsed one, whose depth has a
+/// limit.
+fn settle_below(custom: &Custom<'_>, place: SchemaNode<'_>, schema: &mut Value, depth: usize) {
     let default = &schema["default"];
     if default.as_object().is_some() || default.as_array().is_some() {
         let mut default = default.clone();
-        if let Ok(structural) = Structural::parse(schema) {
-            let custom = Custom::new(&structural, schemas, metadata);
-            if custom.coerce(&mut default, &Path::NIL).is_ok() && default != schema["default"] {
-                schema.set(&["default"], default);
-            }
+        let coerced = custom.coerce_at(place, &mut default, &Path::NIL);
+        if coerced.is_ok() && default != schema["default"] {
+            schema.set(&["default"], default);
         }
     }
-    let is_embedded = schema.bool_at(&["x-kubernetes-embedded-resource"]) || depth == 0;
-    if let Some(items) = schema.get_mut("items") {
-        settle_below(schemas, metadata, items, depth + 1);
+    let is_embedded = place.is_embedded() || depth == 0;
+    if let (Some(inner), Some(items)) = (place.item(), schema.get_mut("items")) {
+        settle_below(custom, inner, items, depth + 1);
     }
     if let Some(Value::Object(properties)) = schema.get_mut("properties") {
-        // A default inside the metadata of an object is checked in a copy.
-        let inner = properties.iter_mut();
-        let inner = inner.filter(|(name, _)| !(is_embedded && META_FIELDS.contains(name)));
-        inner.for_each(|(_, property)| settle_below(schemas, metadata, property, depth + 1));
+        for (name, property) in properties.iter_mut() {
+            // A default inside the metadata of an object is checked in a copy.
+            let is_meta = is_embedded && META_FIELDS.contains(&name);
+            if let Some(inner) = place.child(name).filter(|_| !is_meta) {
+                settle_below(custom, inner, property, depth + 1);
+            }
+        }
     }
 }
 

@@ -118,13 +118,26 @@ impl<'s> Custom<'s> {
     /// # Errors
     /// Returns a complaint about the first of them that is malformed.
     pub fn coerce(&self, value: &mut Value, path: &Path<'_>) -> Result<(), FieldError> {
+        self.coerce_at(self.shape(), value, path)
+    }
+
+    /// Does what [`Self::coerce`] does to a value that stands at `place` of the schema.
+    ///
+    /// # Errors
+    /// See [`Self::coerce`].
+    pub fn coerce_at(
+        &self,
+        place: SchemaNode<'_>,
+        value: &mut Value,
+        path: &Path<'_>,
+    ) -> Result<(), FieldError> {
         let metadata = Metadata {
             schemas: self.schemas,
             definition: self.metadata,
             reading: Reading::Request,
             report: Report::Nothing,
         };
-        metadata.coerce(self.shape(), value, path, &mut Vec::new())
+        metadata.coerce(place, value, path, &mut Vec::new())
     }
 
     /// Returns whether [`Self::default`] would change a value.

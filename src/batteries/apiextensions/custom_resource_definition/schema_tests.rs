@@ -6,6 +6,7 @@ use super::schema::{self, Charge, Checks};
 use super::structural_schema;
 use crate::kind_tables::schemas;
 use flate2::read::GzDecoder;
+use polyplane_apiextensions::defaults;
 use polyplane_apimachinery::complaints::{BYTES_MAX, COUNT_MAX, PATH_BYTES_MAX};
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::json::{Limits, parse};
@@ -30,7 +31,7 @@ fn cases() -> Vec<Value> {
 /// Returns the complaints about the defaults of a schema.
 fn defaults_of(schema: &Value) -> Vec<FieldError> {
     let budget = WorkBudget::for_definition();
-    polyplane_apiextensions::defaults::validate(&schemas(), schema, &Path::NIL, &budget)
+    defaults::validate(&schemas(), schema, &Path::NIL, &budget)
 }
 
 fn ours(errors: &[FieldError]) -> Vec<String> {
@@ -183,4 +184,50 @@ fn a_default_of_integers_or_texts_is_checked_by_its_junctors_alone() {
             .any(|text| text.contains("integer,string"));
         assert!(!of_both, "{with_junctors:?}");
     }
+}
+
+#[test]
+fn defaults_in_all_places_lose_what_metadata_does_not_have() {
+    let embedded = json!({
+        "type": "object",
+        "x-kubernetes-embedded-resource": true,
+        "x-kubernetes-preserve-unknown-fields": true,
+    });
+    let default = |metadata: Value| json!({"object": {"metadata": metadata}});
+    let holder = |metadata: Value| {
+        let properties = json!({"object": (embedded.clone())});
+        json!({"type": "object", "default": (default(metadata)), "properties": properties})
+    };
+    let schema = |metadata: Value| {
+        let list = json!({"type": "array", "items": (holder(metadata.clone()))});
+        let spec = json!({
+            "type": "object",
+            "default": {},
+            "properties": {"one": (holder(metadata)), "list": list},
+        });
+        json!({"type": "object", "properties": {"spec": spec}})
+    };
+    let mut sent = schema(json!({"name": "a", "colour": "red"}));
+    defaults::settle(&schemas(), &mut sent);
+    assert_eq!(sent, schema(json!({"name": "a"})));
+}
+
+#[test]
+fn nested_defaults_are_settled_at_the_cost_of_one() {
+    const LEVELS: usize = 60;
+    let schemas = schemas();
+    let bytes = |with_default: usize| {
+        let leaves = (0..1000).map(|at| (format!("f{at}"), json!({"type": "string"})));
+        let mut schema = json!({"type": "object", "properties": (leaves.collect::<Map>())});
+        for level in 0..LEVELS {
+            schema = json!({"type": "object", "properties": {"a": schema}});
+            if level < with_default {
+                schema.set(&["default"], Value::object());
+            }
+        }
+        allocation_counter::measure(|| defaults::settle(&schemas, &mut schema)).bytes_total
+    };
+    let one = bytes(1);
+    assert!(one > 0, "allocations are counted");
+    assert!(bytes(LEVELS) < 2 * one, "{one} bytes for one");
 }
