@@ -65,7 +65,8 @@ pub fn validate(
 }
 
 /// Brings the metadata of objects in the defaults of a schema into canonical form: upstream stores a
-/// definition without the members that metadata does not have. Malformed metadata is left as it is.
+/// definition without the members that metadata does not have. Malformed metadata is left as it is, and so is a schema
+/// that is not structural.
 ///
 /// # Panics
 /// Panics if the schemas have no metadata, which all built-in kinds have.
