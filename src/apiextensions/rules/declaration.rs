@@ -418,7 +418,10 @@ mod tests {
         let declaration = Declaration::of(&schema, false, "selfType").expect("it is an object");
         let longest = longest_name(&declaration);
         // Each level adds a mark and a number.
-        assert!(longest < TYPE_NAME_BYTES_MAX + 100 * "…99".len(), "{longest}");
+        assert!(
+            longest < TYPE_NAME_BYTES_MAX + 100 * "…99".len(),
+            "{longest}"
+        );
     }
 
     #[test]
