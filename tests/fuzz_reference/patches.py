@@ -67,6 +67,8 @@ class PatchDrawer:
             parent[key] = {**inner, dice.choice(["$patch", "$patch", "$retainKeys"]): dice.choice(["delete", "replace", "merge", "x", 1, list(old)[:1], ["x"]])}
             return
         form = dice.randrange(5)
+        # A value may be null.
+        old = old or []
         if old and isinstance(old[0], dict):
             names = [name for name in ("name", "containerPort", "port", "mountPath", "key", "ip", "type", "uid", "topologyKey", "devicePath") if name in old[0]]
             name = dice.choice(names or sorted(old[0]) or ["name"])
