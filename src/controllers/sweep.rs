@@ -37,8 +37,8 @@ pub struct Sweeper {
     client: OwnClient,
     planes: Arc<Planes>,
     root: RootHere,
-    /// The numbers of objects and bytes that were last written, by plane id.
-    written: Mutex<HashMap<String, (usize, u64)>>,
+    /// The numbers of own objects and of their bytes that were last written, by plane id.
+    written: Mutex<HashMap<String, (u64, u64)>>,
 }
 
 impl Sweeper {
@@ -74,17 +74,20 @@ impl Sweeper {
     }
 
     /// Writes the sizes of planes that are awake anywhere in the ring into their ControlPlane
-    /// objects, if the sizes have changed.
+    /// objects, if the sizes have changed. They are what the limits of the planes count.
     async fn write_figures(&self, root: &Tenant) {
         let figures = self.planes.figures_of_ring().await;
-        let awake: HashMap<&str, (usize, u64)> = figures
+        let awake: HashMap<&str, (u64, u64)> = figures
             .iter()
-            .map(|figures| (figures.plane.as_str(), (figures.objects, figures.bytes)))
+            .filter_map(|figures| {
+                let size = (figures.own_objects()?, figures.bytes);
+                Some((figures.plane.as_str(), size))
+            })
             .collect();
         self.written
             .lock()
             .retain(|id, _| awake.contains_key(id.as_str()));
-        let changed: Vec<(&str, (usize, u64))> = awake
+        let changed: Vec<(&str, (u64, u64))> = awake
             .into_iter()
             .filter(|(id, figures)| self.written.lock().get(*id) != Some(figures))
             .take(FIGURES_MAX)
@@ -100,7 +103,7 @@ impl Sweeper {
         }
     }
 
-    async fn write(&self, root: &Tenant, name: &str, (objects, bytes): (usize, u64)) -> bool {
+    async fn write(&self, root: &Tenant, name: &str, (objects, bytes): (u64, u64)) -> bool {
         let mut patch = Value::object();
         patch.set(
             &["status", "objects"],

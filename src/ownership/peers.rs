@@ -193,13 +193,23 @@ impl PeerReply {
 pub struct Figures {
     /// The plane's id.
     pub plane: String,
-    /// Number of the plane's objects, those of layers included.
+    /// Number of the plane's objects, those of layers included. An owner of the root of an earlier
+    /// release records it as the plane's size.
     pub objects: usize,
     /// Bytes of the plane's own objects.
     pub bytes: u64,
     /// What the plane has used of its owner since it woke. A release before this field sends none.
     #[serde(default, skip_serializing_if = "Used::is_none")]
     pub used: Used,
+}
+
+impl Figures {
+    /// Returns the number of the plane's own objects, which its limit counts. `None` if its owner does
+    /// not say: it runs a release before that field, or nobody has used the plane since it woke.
+    #[must_use]
+    pub fn own_objects(&self) -> Option<u64> {
+        (!self.used.is_none()).then_some(self.used.own_objects)
+    }
 }
 
 /// What a plane has used of its owner since it woke.
@@ -399,6 +409,17 @@ mod tests {
             };
             assert_eq!(planes.len(), count);
         }
+    }
+
+    #[test]
+    fn own_objects_are_known_only_from_an_owner_that_says_them() {
+        let earlier = r#"{"plane":"a","objects":251,"bytes":7}"#;
+        let mut figures: Figures = serde_json::from_str(earlier).expect("an earlier release's");
+        assert_eq!(figures.own_objects(), None);
+        figures.used.requests = 1;
+        assert_eq!(figures.own_objects(), Some(0));
+        figures.used.own_objects = 49;
+        assert_eq!(figures.own_objects(), Some(49));
     }
 
     #[test]

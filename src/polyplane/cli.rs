@@ -470,6 +470,10 @@ pub enum PluginAction {
         timeout: u64,
     },
     /// Lists control planes.
+    ///
+    /// OBJECTS is what `kubectl plane limits --objects` counts: those that each control plane has from
+    /// the start count once they are changed or made anew. The number follows within seconds while the control
+    /// plane is in use; `-` means that nobody has used it yet.
     List,
     /// Shows one control plane.
     Get {

@@ -83,7 +83,8 @@ pub enum LocateError {
     Deleting,
     /// The plane is suspended.
     #[error(
-        "the control plane is suspended; `kubectl plane resume` of whoever administers it ends that"
+        "the control plane is suspended; an administrator of the server can resume it with \
+         `kubectl plane resume`"
     )]
     Suspended,
     /// Another replica answers for the plane, named if it is known. This replica did nothing.

@@ -13,7 +13,7 @@ const LOG_EVERY: Duration = Duration::from_secs(600);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ExpiredCause {
     /// The log dropped events for their age.
-    #[error("it is older than the log of the control plane keeps events")]
+    #[error("the log of the control plane does not keep changes for that long")]
     Age,
     /// The log dropped events for its size.
     #[error("more changes have come since than the log of the control plane holds")]
@@ -93,6 +93,15 @@ impl Logged {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_version_that_is_too_old_gets_a_sentence() {
+        let said = format!("too old resource version: 3 (5): {}", ExpiredCause::Age);
+        assert!(
+            said.ends_with("(5): the log of the control plane does not keep changes for that long"),
+            "{said}"
+        );
+    }
 
     #[test]
     fn each_cause_is_logged_now_and_then() {

@@ -22,7 +22,8 @@ pub struct SpecLimitOptions {
     /// Open watches, or `none`.
     #[arg(long, value_name = "NUMBER", allow_hyphen_values = true, value_parser = number)]
     pub watches: Option<Limit>,
-    /// Objects, or `none`.
+    /// Objects, or `none`. Those that each control plane has from the start count once they are
+    /// changed or made anew.
     #[arg(long, value_name = "NUMBER", allow_hyphen_values = true, value_parser = number)]
     pub objects: Option<Limit>,
     /// Bytes of the objects, such as 256Mi, or `none`.
