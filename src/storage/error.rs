@@ -162,12 +162,13 @@ pub enum OpenError {
         reason: String,
     },
     /// The folder cannot be read, written or created.
-    #[error("cannot open the store at {}: {source}; check the folder and its permissions", path.display())]
+    #[error("cannot open the store at {}: {error}; check the folder and its permissions", path.display())]
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// The system's error.
-        source: std::io::Error,
+        /// The system's error. It is in the text, and so not named `source`: a chain of causes would show
+        /// it again.
+        error: std::io::Error,
     },
     /// An option cannot be used, such as an endpoint or a certificate.
     #[error("{reason}")]
@@ -239,5 +240,23 @@ fn holder(pid: Option<u32>) -> String {
     match pid {
         Some(pid) => format!("process {pid}"),
         None => "another process".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::error::Error;
+
+    #[test]
+    fn a_system_error_is_said_once() {
+        let error = OpenError::Io {
+            path: PathBuf::from("store/format"),
+            error: std::io::ErrorKind::NotADirectory.into(),
+        };
+        assert!(error.source().is_none());
+        let said = error.to_string();
+        let system = std::io::Error::from(std::io::ErrorKind::NotADirectory).to_string();
+        assert_eq!(said.matches(&system).count(), 1, "{said}");
     }
 }

@@ -186,7 +186,7 @@ impl Folder {
 /// Turns a system error into one that names the file, and distinguishes a full disk.
 pub(crate) fn io_at(path: &Path) -> impl Fn(io::Error) -> OpenError {
     let path = path.to_owned();
-    move |source| match source.kind() {
+    move |error| match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
             let path = path.clone();
             let shortfall = None;
@@ -194,7 +194,7 @@ pub(crate) fn io_at(path: &Path) -> impl Fn(io::Error) -> OpenError {
         }
         _ => OpenError::Io {
             path: path.clone(),
-            source,
+            error,
         },
     }
 }

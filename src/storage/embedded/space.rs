@@ -110,9 +110,9 @@ impl Shortage {
     /// Returns this shortage as the reason why the store of a folder was not opened.
     pub(crate) fn at_opening(self, path: &Path) -> OpenError {
         match self {
-            Self::Unknown(source) => OpenError::Io {
+            Self::Unknown(error) => OpenError::Io {
                 path: path.to_owned(),
-                source,
+                error,
             },
             Self::TooLittle { available, needed } | Self::Merge { available, needed } => {
                 OpenError::NoSpace {

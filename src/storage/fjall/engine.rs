@@ -135,7 +135,7 @@ impl Engine {
         }
         folder.sync()?;
         match journal::sync_folders(&path) {
-            Err(OpenError::Io { path, source }) if source.kind() == io::ErrorKind::NotFound => {
+            Err(OpenError::Io { path, error }) if error.kind() == io::ErrorKind::NotFound => {
                 return damaged(format!("the folder {} is missing", path.display()));
             }
             synced => synced?,

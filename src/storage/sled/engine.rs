@@ -212,7 +212,7 @@ impl Engine {
         match stopped {
             // A new tree has no snapshot.
             Ok(engine) => return Ok(engine),
-            Err(OpenError::Io { source, .. }) if source.kind() == io::ErrorKind::NotADirectory => {}
+            Err(OpenError::Io { error, .. }) if error.kind() == io::ErrorKind::NotADirectory => {}
             Err(error) => return Err(error),
         }
         folder.sync_snapshots()?;
