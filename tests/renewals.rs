@@ -301,11 +301,8 @@ async fn nobody_but_its_holder_renews_a_certificate() -> Result<()> {
         renewed(&file, &jane).await?;
     }
     for (arguments, words) in [
-        (
-            &["a", "--user=eve", "--renewable=1m"][..],
-            "renewableSeconds",
-        ),
-        (&["a", "--user=eve", "--renewable=900d"], "renewableSeconds"),
+        (&["a", "--user=eve", "--renewable=1m"][..], "--renewable"),
+        (&["a", "--user=eve", "--renewable=900d"], "--renewable"),
         (
             &["a", "--with-my-credentials", "--renewable=1h"],
             "cannot be used with",

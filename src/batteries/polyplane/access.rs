@@ -22,6 +22,10 @@ const GROUPS_MAX: usize = 32;
 const REVOKED_MAX: usize = 256;
 /// Bytes of the name of a user or group.
 const NAME_BYTES_MAX: usize = 256;
+/// The life of a credential whose request does not say another, in seconds.
+pub const LIFETIME: i64 = 86_400;
+/// The shortest life of a credential, in seconds. With less, a slow clock would refuse it at once.
+pub const LIFETIME_MIN: i64 = 60;
 /// The longest life of a credential that the server issues to a user, in seconds: a year. A revocation older
 /// than that ends none of them that has not ended by itself.
 pub const LIFETIME_MAX: i64 = 366 * 86_400;

@@ -12,19 +12,20 @@ pub struct KubeconfigOptions {
     /// Name of the user. Roles of the control plane are bound to it or to a group.
     #[arg(long, value_name = "NAME")]
     pub user: Option<String>,
-    /// Group of the user. Several are given by repeating this.
+    /// Group of the user whom --user or --admin names. Several are given by repeating this. The group
+    /// system:masters is reserved; --admin makes an administrator.
     #[arg(long, value_name = "NAME")]
     pub group: Vec<String>,
     /// The user's uid, to tell apart people who have one name at different times.
     #[arg(long, value_name = "TEXT")]
     pub uid: Option<String>,
-    /// How long the kubeconfig is valid, such as 8h or 30d; at most a year, without this a day.
-    #[arg(long, value_name = "DURATION", value_parser = crate::plugin::access::duration)]
+    /// How long the kubeconfig is valid, such as 8h or 30d: from 60s to 366d, without this a day.
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = crate::plugin::access::duration)]
     pub expires: Option<Duration>,
-    /// Let the kubeconfig renew itself for so long, at most a year: it runs `polyplane credentials`, which
-    /// replaces the certificate when it is used in the last third of its time. A certificate that has expired
-    /// is not replaced. `kubectl plane revoke` ends that too.
-    #[arg(long, value_name = "DURATION", value_parser = crate::plugin::access::duration)]
+    /// Let the kubeconfig renew itself for so long, from --expires to 366d: it runs `polyplane
+    /// credentials`, which replaces the certificate when it is used in the last third of its time. A
+    /// certificate that has expired is not replaced. `kubectl plane revoke` ends that too.
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = crate::plugin::access::duration)]
     pub renewable: Option<Duration>,
     /// Put the user into the group polyplane:cluster-admins, which the ClusterRoleBinding of that
     /// name makes an administrator of this control plane until somebody removes it.
@@ -62,7 +63,13 @@ pub struct RotateOptions {
     pub name: String,
     /// How long credentials of the earlier keys are accepted. With 0s none is, as with --now. Until that
     /// time is over a further rotation needs --now, because it would end them.
-    #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = crate::plugin::access::duration)]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "24h",
+        allow_hyphen_values = true,
+        value_parser = crate::plugin::access::duration
+    )]
     pub overlap: Duration,
     /// Refuse every credential of the earlier keys at once. The list of revoked users is emptied, but
     /// for users if the control plane has ever had spec.authentication.

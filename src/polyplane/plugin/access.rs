@@ -8,7 +8,8 @@ use super::{exists, path_of};
 use crate::cli::access::{KubeconfigOptions, RevokeOptions, RotateOptions};
 use anyhow::{Context, bail};
 use polyplane_apimachinery::{Value, json};
-use polyplane_batteries::polyplane::access::ADMINS;
+use polyplane_auth::SYSTEM_MASTERS;
+use polyplane_batteries::polyplane::access::{ADMINS, LIFETIME, LIFETIME_MAX, LIFETIME_MIN};
 use polyplane_pki::ClientKey;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -32,6 +33,7 @@ pub async fn kubeconfig(
     options: &KubeconfigOptions,
 ) -> anyhow::Result<()> {
     let name = &options.name;
+    check(options)?;
     if options.with_my_credentials {
         exists(client, name).await?;
         progress(&format!(
@@ -89,6 +91,48 @@ pub async fn kubeconfig(
     Ok(line(config.for_user(target, name, &own)?.trim_end())?)
 }
 
+/// Checks what the server would refuse in its own units and names.
+fn check(options: &KubeconfigOptions) -> anyhow::Result<()> {
+    if options.group.iter().any(|group| group == SYSTEM_MASTERS) {
+        bail!(
+            "--group: {SYSTEM_MASTERS:?} is reserved, because its members pass over all roles, for ever. For an \
+             administrator of this control plane use --admin, which puts the user into {ADMINS:?}"
+        );
+    }
+    if !options.group.is_empty() && options.user.is_none() && !options.admin {
+        bail!("--group: a group needs a user; give --user NAME too");
+    }
+    let seconds = |given: Duration| i64::try_from(given.as_secs()).unwrap_or(i64::MAX);
+    let lifetime = options.expires.map_or(LIFETIME, seconds);
+    if !(LIFETIME_MIN..=LIFETIME_MAX).contains(&lifetime) {
+        bail!(
+            "--expires: it must be between {LIFETIME_MIN}s and {}",
+            shown(LIFETIME_MAX)
+        );
+    }
+    let renewable = options.renewable.map(seconds);
+    if renewable.is_some_and(|renewable| !(lifetime..=LIFETIME_MAX).contains(&renewable)) {
+        let default = match options.expires {
+            Some(_) => "",
+            None => ", as --expires is not given",
+        };
+        bail!(
+            "--renewable: it must be between the time of one certificate, {}{default}, and {}",
+            shown(lifetime),
+            shown(LIFETIME_MAX)
+        );
+    }
+    Ok(())
+}
+
+/// Returns a number of seconds as it can be given, in the longest unit that fits.
+fn shown(seconds: i64) -> String {
+    let units = [(86_400, 'd'), (3_600, 'h'), (60, 'm')];
+    let whole = units.into_iter().find(|(unit, _)| seconds % unit == 0);
+    let (unit, letter) = whole.unwrap_or((1, 's'));
+    format!("{}{letter}", seconds / unit)
+}
+
 /// Returns the Credential to request.
 fn wanted(options: &KubeconfigOptions, user: &str, public_key: &str) -> anyhow::Result<Value> {
     let mut groups: Vec<Value> = options.group.iter().map(Value::string).collect();
@@ -123,7 +167,7 @@ fn wanted(options: &KubeconfigOptions, user: &str, public_key: &str) -> anyhow::
 /// Returns the error as a message for the user.
 pub async fn revoke(client: &Client, options: &RevokeOptions) -> anyhow::Result<()> {
     let (name, user) = (&options.name, options.user.as_str());
-    change(client, name, |plane| {
+    let plane = change(client, name, |plane| {
         let revoked = plane.items_at(&["spec", "access", "revoked"]).iter();
         let others = revoked.filter(|one| one.str_at(&["user"]) != user);
         let mut revoked: Vec<Value> = others.cloned().collect();
@@ -132,11 +176,23 @@ pub async fn revoke(client: &Client, options: &RevokeOptions) -> anyhow::Result<
         plane.set(&["spec", "access", "revoked"], revoked);
     })
     .await?;
-    let said = format!(
-        "the certificates and tokens of user {user:?} of control plane {name:?} issued until now are \
-         refused, at every replica, and watches that they opened end"
-    );
-    Ok(line(&said)?)
+    Ok(line(&ended(name, user, &plane))?)
+}
+
+/// Returns what a revocation means, by what the server says of the plane.
+fn ended(name: &str, user: &str, plane: &Value) -> String {
+    let revoked = plane.items_at(&["spec", "access", "revoked"]).iter();
+    let mut revoked = revoked.filter(|one| one.str_at(&["user"]) == user);
+    let before = revoked.next().map(|one| one.str_at(&["before"]));
+    let before = match before {
+        Some(time) if !time.is_empty() => time,
+        Some(_) | None => "now",
+    };
+    format!(
+        "whatever was issued to user {user:?} of control plane {name:?} before {before} is refused at every \
+         replica, and watches that it opened end. The server keeps no list of users, so it does not know \
+         whether there is one of that name"
+    )
 }
 
 /// Replaces the keys of a control plane.
@@ -318,6 +374,96 @@ mod tests {
             said.contains("any more; those of the CAs and issuers"),
             "{said}"
         );
+    }
+
+    #[test]
+    fn a_revocation_says_until_when_and_that_nobody_may_be_meant() {
+        let mut plane = json!({"spec": {"access": {"revoked": [
+            {"user": "joe", "before": "2020-01-01T00:00:00Z"},
+            {"user": "jane", "before": "2030-01-01T00:00:00Z"}
+        ]}}});
+        let said = ended("a", "jane", &plane);
+        assert!(
+            said.contains(
+                "issued to user \"jane\" of control plane \"a\" before 2030-01-01T00:00:00Z"
+            ),
+            "{said}"
+        );
+        assert!(said.contains("no list of users"), "{said}");
+        plane.remove(&["spec"]);
+        assert!(ended("a", "jane", &plane).contains("before now is refused"));
+    }
+
+    #[derive(Debug, clap::Parser)]
+    enum Typed {
+        Kubeconfig(KubeconfigOptions),
+        Rotate(RotateOptions),
+    }
+
+    fn typed(words: &str) -> Result<Typed, String> {
+        let words = std::iter::once("test").chain(words.split(' '));
+        let typed = <Typed as clap::Parser>::try_parse_from(words);
+        typed.map_err(|error| error.to_string())
+    }
+
+    fn checked(words: &str) -> Result<(), String> {
+        match typed(&format!("kubeconfig a {words}"))? {
+            Typed::Kubeconfig(options) => check(&options).map_err(|error| error.to_string()),
+            Typed::Rotate(_) => unreachable!("these are options of a kubeconfig"),
+        }
+    }
+
+    #[test]
+    fn a_kubeconfig_that_the_server_would_refuse_is_refused_in_words_of_the_flags() {
+        for (given, words) in [
+            ("--user jane --group system:masters", "reserved"),
+            ("--user jane --group system:masters", "use --admin"),
+            ("--group dev", "a group needs a user"),
+            ("--user jane --expires 0s", "between 60s and 366d"),
+            ("--user jane --expires 59s", "between 60s and 366d"),
+            ("--user jane --expires 400d", "between 60s and 366d"),
+            (
+                "--user jane --expires 2h --renewable 1h",
+                "the time of one certificate, 2h, and 366d",
+            ),
+            (
+                "--user jane --renewable 90s",
+                "1d, as --expires is not given, and 366d",
+            ),
+            ("--user jane --renewable 367d", "and 366d"),
+            ("--user jane --expires -1h", "units s, m, h or d"),
+            ("--user jane --renewable -1h", "units s, m, h or d"),
+        ] {
+            let said = checked(given).expect_err(given);
+            assert!(said.contains(words), "{given}: {said}");
+            assert!(!said.contains("tip:"), "{given}: {said}");
+        }
+        for given in [
+            "--user jane --group dev --expires 60s --renewable 60s",
+            "--admin --group dev --expires 366d --renewable 366d",
+            "--with-my-credentials",
+        ] {
+            assert_eq!(checked(given), Ok(()), "{given}");
+        }
+    }
+
+    #[test]
+    fn an_overlap_below_zero_is_refused_with_what_can_be_given() {
+        let said = typed("rotate a --overlap -1h").expect_err("no duration");
+        assert!(said.contains("units s, m, h or d"), "{said}");
+        assert!(!said.contains("tip:"), "{said}");
+        let Ok(Typed::Rotate(options)) = typed("rotate a --overlap 1h") else {
+            panic!("it is a duration");
+        };
+        assert_eq!(options.overlap, Duration::from_secs(3_600));
+    }
+
+    #[test]
+    fn seconds_are_shown_as_they_can_be_given() {
+        for (seconds, text) in [(90, "90s"), (60, "1m"), (5_400, "90m"), (86_400, "1d")] {
+            assert_eq!(shown(seconds), text);
+        }
+        assert_eq!(shown(LIFETIME_MAX), "366d");
     }
 
     #[test]

@@ -9,18 +9,15 @@ use polyplane_apimachinery::{Str, Value, json};
 use polyplane_auth::{
     ALL_AUTHENTICATED, ClientChain, KeyGeneration, PlaneAccess, Purpose, Renewal,
 };
-use polyplane_batteries::polyplane::access::{LIFETIME_MAX, PlaneAccessSpec, credential_errors};
+use polyplane_batteries::polyplane::access::{
+    LIFETIME, LIFETIME_MAX, LIFETIME_MIN, PlaneAccessSpec, credential_errors,
+};
 use polyplane_batteries::polyplane::control_plane::{GROUP, RESOURCE};
 use polyplane_pki::{CREDENTIAL_BACKDATING, ClientCertificate, IssueError, PlaneCa};
 use polyplane_registry::IssueCredential;
 use polyplane_registry::request::options::Persistence;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
-
-/// Seconds for which a credential is valid, unless its request says otherwise.
-const LIFETIME: i64 = 86_400;
-/// The shortest life of a credential, in seconds. With less, a slow clock would refuse it at once.
-const LIFETIME_MIN: i64 = 60;
 
 /// Issues certificates with the keys that derive from the root secret.
 pub struct CredentialIssuer {
