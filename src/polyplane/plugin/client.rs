@@ -73,6 +73,8 @@ impl Answer {
 /// Sends requests to one server as one user.
 pub struct Client {
     server: String,
+    /// The control plane that the kubeconfig's context names, if it names one.
+    plane: Option<String>,
     token: Option<String>,
     http: hyper_util::client::legacy::Client<Connector, Full<Bytes>>,
 }
@@ -118,6 +120,7 @@ impl Client {
             .build();
         Ok(Self {
             server: target.server.clone(),
+            plane: target.plane.clone(),
             token: target.token.clone(),
             http: hyper_util::client::legacy::Client::builder(TokioExecutor::new())
                 .build(connector),
@@ -143,10 +146,14 @@ impl Client {
         let parsed = json::parse(&answer.bytes, &limits);
         match parsed.map(|parsed| parsed.value) {
             Ok(object) if code < 300 => Ok(object),
-            Ok(status) if !status.str_at(&["message"]).is_empty() => Err(Refusal::Status {
-                code,
-                message: excerpt(status.str_at(&["message"])),
-            }),
+            Ok(status) if !status.str_at(&["message"]).is_empty() => {
+                let message = excerpt(status.str_at(&["message"]));
+                let hint = plane_alone(code, self.plane.as_deref());
+                Err(Refusal::Status {
+                    code,
+                    message: message + &hint,
+                })
+            }
             _ => {
                 let hint = "is this a Polyplane server?";
                 Err(Refusal::Status {
@@ -219,6 +226,19 @@ impl Client {
     }
 }
 
+/// Returns what a 401 can mean if the kubeconfig's context names a control plane: its users are nobody
+/// for the server.
+fn plane_alone(code: u16, plane: Option<&str>) -> String {
+    match plane {
+        Some(plane) if code == 401 => format!(
+            ": the server does not accept the user of this context. If the kubeconfig is of the control plane \
+             {plane:?} alone, use one of the server's administrator: `kubectl plane` manages control planes at \
+             the server, and kubectl itself works in {plane:?}"
+        ),
+        Some(_) | None => String::new(),
+    }
+}
+
 /// Returns the problem with the server's certificate, if it is the reason why a request failed.
 fn certificate_error<'a>(
     error: &'a (dyn std::error::Error + 'static),
@@ -238,4 +258,21 @@ fn certificate_error<'a>(
         };
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kubeconfig_of_one_plane_is_told_from_one_of_the_server() {
+        let said = plane_alone(401, Some("team-a"));
+        assert!(
+            said.contains("of the control plane \"team-a\" alone"),
+            "{said}"
+        );
+        assert!(said.contains("the server's administrator"), "{said}");
+        assert_eq!(plane_alone(403, Some("team-a")), "");
+        assert_eq!(plane_alone(401, None), "");
+    }
 }

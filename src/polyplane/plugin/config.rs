@@ -27,6 +27,8 @@ pub struct Target {
     pub token: Option<String>,
     /// A certificate that is trusted itself, whoever signed it and whatever names it has.
     pub own_certificate: Option<CertificateDer<'static>>,
+    /// The control plane that the context's server names, if it names one.
+    pub plane: Option<String>,
     /// The cluster's entry.
     cluster: Value,
     /// The name of the user's entry.
@@ -44,6 +46,7 @@ impl Target {
             identity: None,
             token: Some(token),
             own_certificate: None,
+            plane: None,
             cluster: Value::Null,
             user_name: String::new(),
             user: Value::Null,
@@ -175,10 +178,18 @@ impl Kubeconfig {
                  context whose user has a token or a client certificate"
             );
         }
+        if cluster.value.bool_at(&["insecure-skip-tls-verify"]) {
+            bail!(
+                "cluster {cluster_name:?}: this plugin does not support insecure-skip-tls-verify, because \
+                 whoever answers would get the credentials; give the server's certificate-authority instead"
+            );
+        }
         let certificate = user.data("client-certificate")?;
         let key = user.data("client-key")?;
+        let (server, plane) = split(cluster.value.str_at(&["server"]));
         Ok(Target {
-            server: root_of(cluster.value.str_at(&["server"])),
+            server: server.to_owned(),
+            plane: plane.map(str::to_owned),
             ca: cluster.data("certificate-authority")?.unwrap_or_default(),
             identity: certificate.zip(key),
             token: user.token()?,
@@ -365,13 +376,13 @@ impl Target {
     }
 }
 
-/// Returns the address of the server without the part that names a control plane.
-fn root_of(server: &str) -> String {
+/// Returns the address of the server without the part that names a control plane, and that name.
+fn split(server: &str) -> (&str, Option<&str>) {
     let server = server.trim_end_matches('/');
-    let end = server
-        .rfind("/clusters/")
-        .filter(|at| !server[at + "/clusters/".len()..].contains('/'));
-    server[..end.unwrap_or(server.len())].to_owned()
+    match server.rsplit_once("/clusters/") {
+        Some((root, plane)) if !plane.contains('/') => (root, Some(plane)),
+        Some(_) | None => (server, None),
+    }
 }
 
 #[cfg(test)]
@@ -380,12 +391,43 @@ mod tests {
 
     #[test]
     fn the_address_of_a_plane_leads_to_its_server() {
-        assert_eq!(root_of("https://h:1/clusters/team-a"), "https://h:1");
-        assert_eq!(root_of("https://h:1/"), "https://h:1");
-        assert_eq!(root_of("https://h:1/base/clusters/a/"), "https://h:1/base");
-        assert_eq!(
-            root_of("https://h:1/clusters/a/b"),
-            "https://h:1/clusters/a/b"
+        for (given, server, plane) in [
+            ("https://h:1/clusters/team-a", "https://h:1", Some("team-a")),
+            ("https://h:1/", "https://h:1", None),
+            (
+                "https://h:1/base/clusters/a/",
+                "https://h:1/base",
+                Some("a"),
+            ),
+            ("https://h:1/clusters/a/b", "https://h:1/clusters/a/b", None),
+        ] {
+            assert_eq!(split(given), (server, plane));
+        }
+    }
+
+    fn one_cluster(cluster: Value) -> Kubeconfig {
+        let file = json!({
+            "current-context": "a",
+            "contexts": [{"name": "a", "context": {"cluster": "c", "user": "u"}}],
+            "clusters": [{"name": "c", "cluster": cluster}],
+            "users": [{"name": "u", "user": {"token": "t"}}]
+        });
+        Kubeconfig {
+            files: vec![(PathBuf::from("config"), file)],
+        }
+    }
+
+    #[test]
+    fn a_context_names_its_plane_and_a_server_that_is_not_verified_is_refused() {
+        let secure = json!({"server": "https://h:1/clusters/team-a"});
+        let target = one_cluster(secure).target(None).expect("a target");
+        assert_eq!(target.plane.as_deref(), Some("team-a"));
+        let insecure = json!({"server": "https://h:1", "insecure-skip-tls-verify": true});
+        let refused = one_cluster(insecure).target(None).err();
+        let said = refused.expect("it is refused").to_string();
+        assert!(
+            said.contains("does not support insecure-skip-tls-verify"),
+            "{said}"
         );
     }
 
