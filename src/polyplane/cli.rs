@@ -116,8 +116,9 @@ pub struct UpOptions {
     /// name the first --listen address.
     #[arg(long, value_name = "HOST:PORT")]
     pub advertise: Option<String>,
-    /// The store: `fjall` and `sled` keep the data in the folder, `memory` loses it when the process
-    /// ends. A store that is in the folder already is opened by the engine that created it.
+    /// The store: `fjall` and `sled` keep the data in the folder. A store that is in the folder already
+    /// is opened by the engine that created it, whichever of the two is named. `memory` begins empty,
+    /// loses everything when the process ends, and leaves a store in the folder as it is.
     #[arg(long, value_name = "STORE", default_value = "fjall")]
     pub store: StoreKind,
     /// Seconds after which a control plane that nobody uses goes to sleep.

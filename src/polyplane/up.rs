@@ -21,7 +21,7 @@ use polyplane_batteries::bootstrap::Release;
 use polyplane_ownership::ReplicaOptions;
 use polyplane_pki::{PeerTls, Pki, make_root_secret};
 use polyplane_server::{CompletedOptions, Config, Options, PeerLimits, PeerTransport, StopPolicy};
-use polyplane_storage::Store;
+use polyplane_storage::{Store, engine_of};
 use std::io::Write;
 use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
@@ -334,6 +334,22 @@ fn what_is_kept(store: StoreKind) -> [&'static str; 2] {
     }
 }
 
+/// Returns the line of the announcement that says that another engine than `--store` names keeps the data,
+/// if one does: the engine `found`, which made the store in the folder.
+fn other_engine(store: StoreKind, found: Option<&str>) -> String {
+    let named = match store {
+        StoreKind::Memory => return String::new(),
+        StoreKind::Sled => "sled",
+        StoreKind::Fjall => "fjall",
+    };
+    match found {
+        Some(found) if found != named => format!(
+            "store: {found}, which made the store in this folder; --store {named} would be for a new one\n"
+        ),
+        Some(_) | None => String::new(),
+    }
+}
+
 /// Prints the addresses and a first command to try. A failed print is ignored, because standard
 /// output may be closed or on a full disk, and the server serves all the same.
 fn announce(options: &UpOptions, kubeconfig: &Path, addresses: &[SocketAddr], began: Instant) {
@@ -345,13 +361,16 @@ fn announce(options: &UpOptions, kubeconfig: &Path, addresses: &[SocketAddr], be
     let path = kubeconfig.display();
     let bin = kubeconfig.with_file_name("bin");
     let [memory, end] = what_is_kept(options.store);
+    // The store is open, so its format can be read; without it there is only a line less.
+    let found = engine_of(&kubeconfig.with_file_name("store"));
+    let engine = other_engine(options.store, found.ok().flatten().as_deref());
     let ring = match options.replicas {
         1 => String::new(),
         many => format!("replicas: {many} in this process; `kubectl plane ring` shows them\n"),
     };
     let text = format!(
         "polyplane is up after {took} ms: {}\n\
-         kubeconfig: {path}\n{memory}{ring}\n\
+         kubeconfig: {path}\n{memory}{engine}{ring}\n\
          try, in another terminal:\n  \
          export KUBECONFIG={path}\n  \
          export PATH={}:$PATH          # for `kubectl plane`\n  \
@@ -379,6 +398,28 @@ mod tests {
             let is_in_memory = *store == StoreKind::Memory;
             assert_eq!(said.contains("on disk"), !is_in_memory, "{said}");
             assert_eq!(said.contains("lost"), is_in_memory, "{said}");
+        }
+    }
+
+    #[test]
+    fn an_engine_other_than_the_named_one_is_announced() {
+        let said = other_engine(StoreKind::Sled, Some("fjall"));
+        assert!(
+            said.starts_with("store: fjall") && said.ends_with('\n'),
+            "{said}"
+        );
+        let said = other_engine(StoreKind::Fjall, Some("sled"));
+        assert!(
+            said.contains("--store fjall would be for a new one"),
+            "{said}"
+        );
+        for (store, found) in [
+            (StoreKind::Fjall, Some("fjall")),
+            (StoreKind::Sled, Some("sled")),
+            (StoreKind::Fjall, None),
+            (StoreKind::Memory, Some("fjall")),
+        ] {
+            assert_eq!(other_engine(store, found), "");
         }
     }
 }

@@ -24,9 +24,12 @@ pub enum StoreAction {
     ///   etcd://HOST:PORT[,HOST:PORT][/PREFIX/]   etcd; the prefix is /polyplane/ if none is given
     ///   etcds://...                              etcd over TLS
     ///
-    /// No server may run on FROM or TO meanwhile. FROM stays as it is. TO must be empty, or hold the
-    /// beginning of this very copy: interrupt the command at any time and run it again, and it
-    /// goes on. A server refuses TO until the copy is complete. Keys and certificates are files and not
+    /// A folder with the name of an engine is written with ./, as ./sled.
+    ///
+    /// No server may run on FROM or TO meanwhile. FROM stays as it is. The store TO must be empty, or hold
+    /// the beginning of this very copy: interrupt the command at any time and run it again, and it
+    /// goes on. The store of a FOLDER is the folder `store` in it; other files there are left alone and do
+    /// not count. A server refuses TO until the copy is complete. Keys and certificates are files and not
     /// in the store: copy the folder `pki` of `up`, which `serve` gets as --certs, as well.
     #[command(
         verbatim_doc_comment,

@@ -100,19 +100,68 @@ async fn run_copy(
 /// Says how far the copy is when this process begins with it. What the line says is in the target: a run that
 /// is killed from here on is continued by the next one.
 fn say_begun(copy: &StoreCopy) {
-    let CopyState { done, total, .. } = copy.state();
-    let mut out = std::io::stderr();
     // A closed standard error must not end the copy.
-    let _ = match copy.is_resumed() {
-        true => writeln!(
-            out,
-            "going on with the copy: {} of {} objects and {} of {} revisions of history are there",
-            done.objects, total.objects, done.revisions, total.revisions
+    let _ = writeln!(
+        std::io::stderr(),
+        "{}",
+        begun(&copy.state(), copy.is_resumed())
+    );
+}
+
+/// Returns the first line of a copy. The objects at the beginning of history are copied first, and what
+/// the history adds to them after that, so they are fewer or more than those which the last line counts.
+fn begun(state: &CopyState, is_resumed: bool) -> String {
+    let CopyState {
+        done,
+        total,
+        content,
+    } = state;
+    match is_resumed {
+        true => format!(
+            "going on with the copy of {} planes with {} objects: {} of {} objects at the beginning of history \
+             and {} of {} revisions of history are there",
+            content.planes,
+            content.objects,
+            done.objects,
+            total.objects,
+            done.revisions,
+            total.revisions
         ),
-        false => writeln!(
-            out,
-            "the copy begins: {} objects and {} revisions of history",
-            total.objects, total.revisions
+        false => format!(
+            "the copy of {} planes with {} objects begins: {} objects at the beginning of history and {} \
+             revisions of history",
+            content.planes, content.objects, total.objects, total.revisions
         ),
-    };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polyplane_ownership::CopyFigures;
+
+    #[test]
+    fn the_first_line_counts_what_the_last_one_counts() {
+        let figures = |planes, objects, revisions| CopyFigures {
+            planes,
+            objects,
+            bytes: 0,
+            revisions,
+        };
+        let state = CopyState {
+            done: figures(0, 7, 2),
+            total: figures(3, 40, 12),
+            content: figures(4, 52, 0),
+        };
+        assert_eq!(
+            begun(&state, false),
+            "the copy of 4 planes with 52 objects begins: 40 objects at the beginning of history and 12 revisions \
+             of history"
+        );
+        assert_eq!(
+            begun(&state, true),
+            "going on with the copy of 4 planes with 52 objects: 7 of 40 objects at the beginning of history and \
+             2 of 12 revisions of history are there"
+        );
+    }
 }

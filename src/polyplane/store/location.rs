@@ -17,6 +17,8 @@ use std::time::Duration;
 const HISTORY_WINDOW: Duration = Duration::from_secs(7 * 24 * 3600);
 /// How long an etcd may take to answer when a copy begins.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(20);
+/// Names of engines. Alone, one is not taken for a folder: the copy would be where nobody looks for it.
+const ENGINES: [&str; 5] = ["memory", "fjall", "sled", "etcd", "etcds"];
 /// The prefix of keys in etcd if the URL has none: that of `serve`.
 const PREFIX: &str = "/polyplane/";
 
@@ -204,6 +206,12 @@ fn folder(text: &str, side: Side) -> anyhow::Result<Place> {
         Some(("sled", folder)) => (Some(Engine::Sled), folder),
         Some(_) | None => (None, text),
     };
+    if ENGINES.contains(&text) {
+        bail!(
+            "{name}: {text:?} names a kind of store, but not where it is; write fjall:FOLDER, sled:FOLDER or \
+             etcd://HOST:PORT, or ./{text} for a folder of that name"
+        );
+    }
     if folder.is_empty() {
         bail!(
             "{name}: {text:?} names no folder; write a folder, fjall:FOLDER, sled:FOLDER or etcd://HOST:PORT"
@@ -311,6 +319,9 @@ mod tests {
                 "TO: the prefix \"/x\" does not end with a slash",
             ),
             ("etcd://a:1", "sled:", "TO: \"sled:\" names no folder"),
+            ("etcd://a:1", "memory", "./memory for a folder of that name"),
+            ("etcd://a:1", "fjall", "TO: \"fjall\" names a kind of store"),
+            ("etcd", "x", "FROM: \"etcd\" names a kind of store"),
         ] {
             let error = parse(from, to).err().expect("it is wrong").to_string();
             assert!(error.contains(wanted), "{error}");
