@@ -13,6 +13,7 @@ pub mod lifetimes;
 pub mod limited_file;
 pub mod limits;
 pub mod memory;
+pub mod output;
 pub mod store_command;
 pub mod usage;
 
@@ -26,6 +27,7 @@ use crate::cli::envtest::EnvtestCommand;
 use crate::cli::kubelets::KubeletOptions;
 use crate::cli::lifetimes::LifetimeOptions;
 use crate::cli::limits::LimitOptions;
+use crate::cli::output::OutputFormat;
 use crate::cli::store_command::StoreCommand;
 use crate::cli::usage::{SpecLimitOptions, TopOptions};
 use clap::{Args, CommandFactory, Parser, Subcommand};
@@ -475,11 +477,18 @@ pub enum PluginAction {
     /// OBJECTS is what `kubectl plane limits --objects` counts: those that each control plane has from
     /// the start count once they are changed or made anew. The number follows within seconds while the control
     /// plane is in use; `-` means that nobody has used it yet.
-    List,
+    List {
+        /// Form of the output. Without it a table.
+        #[arg(long, short, value_name = "FORMAT")]
+        output: Option<OutputFormat>,
+    },
     /// Shows one control plane.
     Get {
         /// Name of the control plane.
         name: String,
+        /// Form of the output. Without it a text for people.
+        #[arg(long, short, value_name = "FORMAT")]
+        output: Option<OutputFormat>,
     },
     /// Prints a kubeconfig for a user of one control plane, who is nobody in every other one.
     Kubeconfig(KubeconfigOptions),

@@ -9,6 +9,7 @@ pub mod config;
 pub mod credentials;
 mod encryption;
 mod list;
+mod output;
 mod pinned;
 mod print;
 mod ring;
@@ -16,6 +17,7 @@ mod root_plane;
 mod terms;
 mod usage;
 
+use crate::cli::output::OutputFormat;
 use crate::cli::{PluginAction, PluginCommand};
 use anyhow::{Context, bail};
 use client::{Client, Refusal};
@@ -55,8 +57,8 @@ fn carry_out(command: PluginCommand) -> anyhow::Result<()> {
                 protect,
                 timeout,
             } => create(&client, &name, protect, Duration::from_secs(timeout)).await,
-            PluginAction::List => list::list(&client).await,
-            PluginAction::Get { name } => get(&client, &name).await,
+            PluginAction::List { output } => list::list(&client, output).await,
+            PluginAction::Get { name, output } => get(&client, &name, output).await,
             PluginAction::Kubeconfig(options) => {
                 access::kubeconfig(&client, &config, &target, &options).await
             }
@@ -199,8 +201,11 @@ fn age(plane: &Value) -> String {
     human_duration(Timestamp::from(SystemTime::now()).nanoseconds_since(then))
 }
 
-async fn get(client: &Client, name: &str) -> anyhow::Result<()> {
+async fn get(client: &Client, name: &str, format: Option<OutputFormat>) -> anyhow::Result<()> {
     let plane = exists(client, name).await?;
+    if let Some(format) = format {
+        return Ok(print::bytes(&output::one(&plane, format))?);
+    }
     let [_, ready, objects, age, id] = row(&plane);
     let bytes = plane
         .int_at(&["status", "bytes"])

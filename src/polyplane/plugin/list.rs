@@ -1,8 +1,10 @@
 //! `kubectl plane list`: the control planes, a page at a time.
 
 use super::client::{Client, Refusal};
-use super::print::{Table, progress};
+use super::output::PlaneList;
+use super::print::{Table, bytes, progress};
 use super::{PLANES, escape, row};
+use crate::cli::output::OutputFormat;
 use anyhow::{Context, bail};
 use polyplane_apimachinery::Value;
 
@@ -11,9 +13,14 @@ use polyplane_apimachinery::Value;
 const PAGE: usize = 500;
 
 /// Prints all control planes.
-pub async fn list(client: &Client) -> anyhow::Result<()> {
-    let mut table = Table::new(["NAME", "READY", "OBJECTS", "AGE", "ID"]);
+pub async fn list(client: &Client, format: Option<OutputFormat>) -> anyhow::Result<()> {
     let fetch = async |path: String| client.send("GET", &path, None).await;
+    if let Some(format) = format {
+        let mut list = PlaneList::new(format);
+        pages(fetch, |planes| Ok(bytes(&list.page(planes))?)).await?;
+        return Ok(bytes(&list.end())?);
+    }
+    let mut table = Table::new(["NAME", "READY", "OBJECTS", "AGE", "ID"]);
     let found = pages(fetch, |planes| {
         let rows: Vec<[String; 5]> = planes.iter().map(row).collect();
         Ok(table.print(&rows)?)

@@ -16,6 +16,16 @@ pub fn line(text: &str) -> io::Result<()> {
     writeln!(io::stdout(), "{text}")
 }
 
+/// Prints a part of the result, which has its line breaks.
+///
+/// # Errors
+/// See [`line`].
+pub fn bytes(text: &[u8]) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(text)?;
+    stdout.flush()
+}
+
 /// Prints progress. A closed standard error is ignored, because the command can still succeed.
 pub fn progress(text: &str) {
     let mut stderr = io::stderr();

@@ -15,7 +15,7 @@ pub fn check(action: &PluginAction) -> anyhow::Result<()> {
             name,
             "it is always there, and no other control plane can have its name",
         ),
-        PluginAction::Get { name } => (
+        PluginAction::Get { name, .. } => (
             name,
             "it has no ControlPlane object that could be shown. `kubectl plane locate root` shows who \
              owns it, `kubectl plane ring` the replicas",
@@ -53,7 +53,7 @@ pub fn check(action: &PluginAction) -> anyhow::Result<()> {
             name,
             "it cannot be deleted. `kubectl plane list` shows the control planes that can be",
         ),
-        PluginAction::List
+        PluginAction::List { .. }
         | PluginAction::Top(_)
         | PluginAction::Use { .. }
         | PluginAction::Ring { .. }
