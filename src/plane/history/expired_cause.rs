@@ -95,15 +95,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_version_that_is_too_old_gets_a_sentence() {
-        let said = format!("too old resource version: 3 (5): {}", ExpiredCause::Age);
-        assert!(
-            said.ends_with("(5): the log of the control plane does not keep changes for that long"),
-            "{said}"
-        );
-    }
-
-    #[test]
     fn each_cause_is_logged_now_and_then() {
         let (logged, now) = (Logged::default(), Instant::now());
         for (at, cause) in ExpiredCause::ALL.into_iter().enumerate() {
