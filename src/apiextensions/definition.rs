@@ -92,7 +92,7 @@ pub struct Column {
 impl Definition {
     /// Reads the bytes of a stored definition; `None` if they have no group and plural name.
     ///
-    /// They may have megabytes and are read for each write of the definition, so no part is walked twice.
+    /// They may have megabytes and are read for each write of the definition, so each object is walked once.
     pub fn read(body: &Bytes) -> Option<Self> {
         let [spec, status] = Scanned(body).parts(["spec", "status"]);
         let [group, own, scope, conversion, versions] =
@@ -153,20 +153,28 @@ fn names(accepted: Option<Scanned<'_>>) -> Names {
 }
 
 fn read_version(body: &Bytes, version: Scanned<'_>) -> Version {
-    let [name, served, storage, deprecated, warning, schema] = version.parts([
+    let [
+        name,
+        served,
+        storage,
+        deprecated,
+        warning,
+        schema,
+        subresources,
+        columns,
+        selectable,
+    ] = version.parts([
         "name",
         "served",
         "storage",
         "deprecated",
         "deprecationWarning",
         "schema",
-    ]);
-    let rest = [
         "subresources",
         "additionalPrinterColumns",
         "selectableFields",
-    ];
-    let rest @ [subresources, columns, selectable] = version.parts(rest);
+    ]);
+    let rest = [subresources, columns, selectable];
     let [status, scale] = parts(subresources, ["status", "scale"]);
     let [schema] = parts(schema, ["openAPIV3Schema"]);
     let is_true = |part: Option<Scanned<'_>>| part.is_some_and(|part| part.0 == b"true");

@@ -45,6 +45,9 @@ const RESERVED_PART: u64 = 8;
 pub struct Flow {
     /// The virtual time at which everything that the plane was given is paid for.
     finish: AtomicU64,
+    /// What was charged beside turns since the last one, which alone may be dropped: the rest is what turns have cost
+    /// or what requests in flight will give back.
+    beside: AtomicU64,
     /// What a request of the plane is expected to cost.
     expected: AtomicU64,
     /// What a turn of the plane is expected to cost. A request costs as much, or more: it is read and
@@ -60,6 +63,7 @@ impl Default for Flow {
     fn default() -> Self {
         Self {
             finish: AtomicU64::new(0),
+            beside: AtomicU64::new(0),
             expected: AtomicU64::new(FIRST_COST),
             expected_of_turn: AtomicU64::new(FIRST_COST),
             is_reserved: AtomicBool::new(false),
@@ -151,6 +155,7 @@ impl Flow {
                 .compare_exchange_weak(finish, next, success, failure);
             match swapped {
                 Ok(_) => {
+                    self.beside.store(0, Ordering::Relaxed);
                     if start > now {
                         time.now.fetch_max(start, Ordering::Relaxed);
                     }
@@ -193,12 +198,17 @@ impl Flow {
     pub fn charge(&self, cost: u64) {
         let due = cost / self.weight.load(Ordering::Relaxed);
         self.finish.fetch_add(due, Ordering::Relaxed);
+        self.beside.fetch_add(due, Ordering::Relaxed);
     }
 
-    /// Drops what the plane owes beyond [`DEBT_MAX`], as it begins to wait.
+    /// Drops of what the plane was charged beside turns what is beyond [`DEBT_MAX`], as it begins to wait.
     fn limit_debt(&self, time: &VirtualTime) {
         let latest = time.now().saturating_add(DEBT_MAX);
-        self.finish.fetch_min(latest, Ordering::Relaxed);
+        let beyond = self.finish.load(Ordering::Relaxed).saturating_sub(latest);
+        if beyond > 0 {
+            let beside = self.beside.swap(0, Ordering::Relaxed);
+            self.finish.fetch_sub(beyond.min(beside), Ordering::Relaxed);
+        }
     }
 
     /// Returns the virtual time at which the plane's next request starts.

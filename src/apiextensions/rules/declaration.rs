@@ -14,7 +14,7 @@ const TIME_BYTES_MAX: i64 = 32;
 const DATE_BYTES: i64 = 12;
 /// Bytes of the name of a type up to which it is the path of its values. Names of types contain those of the types
 /// around them, so a few long names of members would take gigabytes.
-const TYPE_NAME_BYTES_MAX: usize = 256;
+const TYPE_NAME_BYTES_MAX: usize = 512;
 
 /// The declaration of the values of a schema.
 #[derive(Debug, Clone)]

@@ -497,6 +497,7 @@ impl Evaluation<'_> {
             Some(field) => FieldError {
                 // A path is not shortened as a step is.
                 field: match field.len() > STEP_BYTES_MAX {
+                    true if is_root(path) => field.clone(),
                     true => format!("{path}.{field}"),
                     false => path.child(field).to_string(),
                 },
@@ -550,6 +551,11 @@ impl Evaluation<'_> {
             !text.is_empty() && text.len() <= MESSAGE_BYTES_MAX && !text.contains('\n')
         }))
     }
+}
+
+/// Returns whether a path is that of the object itself, which has no part in the paths below it.
+fn is_root(path: &Path<'_>) -> bool {
+    path.to_string() == Path::NIL.to_string()
 }
 
 #[cfg(test)]
@@ -639,6 +645,27 @@ mod tests {
         let found = check(&budget);
         assert_eq!((found.errors.len(), found.warnings.len()), (1, 1));
         assert!(budget.is_spent());
+    }
+
+    #[test]
+    fn the_field_of_a_rule_is_below_its_object_however_long_its_path_is() {
+        for length in [1, 2_000] {
+            let name = "n".repeat(length);
+            let path = format!(".{name}");
+            let mut schema = json!({
+                "type": "object",
+                "x-kubernetes-validations": [{"rule": "false", "fieldPath": (path.as_str())}],
+            });
+            schema.set(&["properties", name.as_str()], json!({"type": "string"}));
+            let found = of(&schema, &Value::object(), None);
+            assert_eq!(found.errors.len(), 1);
+            assert!(
+                found.errors[0].field.ends_with(&name),
+                "{}",
+                found.errors[0].field
+            );
+            assert!(!found.errors[0].field.contains("<nil>"), "{length}");
+        }
     }
 
     #[test]

@@ -172,6 +172,23 @@ fn a_plane_that_was_charged_for_weeks_waits_for_a_bounded_part_of_the_others() {
 }
 
 #[test]
+fn what_turns_have_cost_is_not_dropped() {
+    let (time, plane) = (VirtualTime::default(), Arc::<PlaneMeter>::default());
+    let dear = plane.flow().start(&time);
+    plane.flow().settle(dear, 10 * DEBT_MAX);
+    let owed = plane.flow().next_start(&time);
+    let mut turns = Turns::default();
+    turns.push(&plane, 0, &time);
+    assert_eq!(plane.flow().next_start(&time), owed);
+    // What is in flight gives back no more than it was charged.
+    let (_, _, started) = turns.pop(&time).expect("it waits");
+    plane.flow().charge(10 * DEBT_MAX);
+    turns.push(&plane, 0, &time);
+    plane.flow().settle(started, 0);
+    assert!(plane.flow().next_start(&time) < u64::MAX / 2);
+}
+
+#[test]
 fn a_plane_that_gives_up_in_debt_leaves_nothing() {
     let time = VirtualTime::default();
     let (debtor, other) = (Arc::<PlaneMeter>::default(), Arc::<PlaneMeter>::default());

@@ -2,12 +2,13 @@
 //! are not held against the new one.
 
 use super::is_established;
-use super::schema::{has_bad_keys, has_inner_lists, has_many_keys};
+use super::schema::{different_keys, has_bad_keys, has_inner_lists};
 use super::spec::{bundle_complaint, has_schema_with, knows_review_version};
 use super::structural_schema::{self, kind};
 use crate::shared::validation::members::present;
 use polyplane_apimachinery::field_error::Path;
 use polyplane_apimachinery::{Str, Value};
+use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap};
 
 /// The types that schemas may name.
@@ -30,8 +31,6 @@ pub enum Rule {
     AtomicSets,
     /// The items of sets and maps, and the keys of maps, cannot be absent.
     Keys,
-    /// Lists have few keys.
-    FewKeys,
 }
 
 /// The rules that do not apply to a definition because it is written over another one. The default
@@ -43,6 +42,8 @@ pub struct Ratchet {
     unchanged: BTreeSet<Str>,
     /// Versions that have the same selectable fields as before, and too many of them.
     crowded: BTreeSet<Str>,
+    /// The most different keys that a list has in it.
+    list_keys: usize,
     /// Whether the certificates of the conversion webhook must be sound. They need not be before the
     /// kind is served, nor if they were not.
     checks_bundle: bool,
@@ -79,7 +80,6 @@ impl Ratchet {
             (Rule::Structure, schemas().any(is_loose)),
             (Rule::AtomicSets, any(&has_inner_lists)),
             (Rule::Keys, any(&has_bad_keys)),
-            (Rule::FewKeys, any(&has_many_keys)),
         ];
         let mut of_old: HashMap<&str, &Value> = HashMap::with_capacity(versions.len());
         for old in versions {
@@ -115,6 +115,7 @@ impl Ratchet {
                 .collect(),
             unchanged,
             crowded,
+            list_keys: schemas().map(most_keys).max().unwrap_or(0),
             checks_bundle: is_established(old) && bundle_complaint(before).is_none(),
         }
     }
@@ -130,6 +131,11 @@ impl Ratchet {
         self.unchanged.contains(version)
     }
 
+    /// Returns the most different keys that a list of the definition had before.
+    pub fn list_keys(&self) -> usize {
+        self.list_keys
+    }
+
     /// Returns whether the certificates of the conversion webhook must be sound.
     pub fn checks_bundle(&self) -> bool {
         self.checks_bundle
@@ -139,4 +145,14 @@ impl Ratchet {
     pub fn is_crowded(&self, version: &str) -> bool {
         self.crowded.contains(version)
     }
+}
+
+/// Returns the most different keys that a list of a schema has.
+fn most_keys(schema: &Value) -> usize {
+    let most = Cell::new(0);
+    has_schema_with(schema, &|part| {
+        most.set(most.get().max(different_keys(part)));
+        false
+    });
+    most.get()
 }

@@ -306,12 +306,8 @@ fn atomic_items(errors: &mut Complaints, items: &Value, path: &Path<'_>) {
     }
 }
 
-/// Returns whether a list has more different keys than [`LIST_KEYS_MAX`].
-pub fn has_many_keys(schema: &Value) -> bool {
-    different_keys(schema) > LIST_KEYS_MAX
-}
-
-fn different_keys(schema: &Value) -> usize {
+/// Returns the number of different keys of a list.
+pub fn different_keys(schema: &Value) -> usize {
     let keys = texts(&schema["x-kubernetes-list-map-keys"]);
     keys.into_iter().collect::<BTreeSet<_>>().len()
 }
@@ -325,9 +321,10 @@ fn validate_keys(errors: &mut Complaints, schema: &Value, path: &Path<'_>, ratch
             "must not be empty if x-kubernetes-list-type is map",
         ));
     }
-    if ratchet.demands(Rule::FewKeys) && has_many_keys(schema) {
-        let keys = different_keys(schema);
-        errors.push(FieldError::too_many(&place, keys, LIST_KEYS_MAX));
+    let different = different_keys(schema);
+    let most = ratchet.list_keys().max(LIST_KEYS_MAX);
+    if different > most {
+        errors.push(FieldError::too_many(&place, different, most));
         return;
     }
     let (items, items_place) = (&schema["items"], path.child("items"));
@@ -354,9 +351,20 @@ fn validate_keys(errors: &mut Complaints, schema: &Value, path: &Path<'_>, ratch
         ));
         return;
     }
+    validate_each_key(errors, (schema, &keys), &place, &items_place);
+}
+
+/// Checks that the keys of a list are scalar properties of its items, each once.
+fn validate_each_key(
+    errors: &mut Complaints,
+    (schema, keys): (&Value, &[&str]),
+    place: &Path<'_>,
+    items_place: &Path<'_>,
+) {
+    let items = &schema["items"];
     let bad = || Bad::Json(schema["x-kubernetes-list-map-keys"].clone());
     let mut seen = BTreeSet::new();
-    for key in keys {
+    for &key in keys {
         // Each of these complaints may show all keys.
         if errors.is_full() {
             return;
@@ -364,7 +372,7 @@ fn validate_keys(errors: &mut Complaints, schema: &Value, path: &Path<'_>, ratch
         let property = &items["properties"][key];
         if !present(property) {
             errors.push(FieldError::invalid(
-                &place,
+                place,
                 bad(),
                 "entries must all be names of item properties",
             ));
@@ -379,7 +387,7 @@ fn validate_keys(errors: &mut Complaints, schema: &Value, path: &Path<'_>, ratch
         }
         if !seen.insert(key) {
             errors.push(FieldError::invalid(
-                &place,
+                place,
                 bad(),
                 "must not contain duplicate entries",
             ));
