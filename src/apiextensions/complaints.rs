@@ -56,6 +56,23 @@ pub(crate) fn value_bytes(value: &Value, bytes_max: usize) -> usize {
     bytes
 }
 
+/// Returns a schema and its value as they stand three levels below, in members whose names have so many bytes.
+#[cfg(test)]
+pub(crate) fn below_long_names(
+    mut schema: Value,
+    mut value: Value,
+    bytes: usize,
+) -> (Value, Value) {
+    for _ in 0..3 {
+        let name = "n".repeat(bytes);
+        let mut above = polyplane_apimachinery::json!({"type": "object"});
+        above.set(&["properties", name.as_str()], schema);
+        schema = above;
+        value = Value::Object([(name.as_str(), value)].into_iter().collect());
+    }
+    (schema, value)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -145,6 +145,7 @@ mod tests {
     use polyplane_apimachinery::structural::Structural;
 
     use super::*;
+    use crate::complaints::below_long_names;
 
     #[test]
     fn metadata_that_is_no_object_is_refused_in_the_words_of_upstream() {
@@ -178,15 +179,9 @@ mod tests {
     #[test]
     fn complaints_about_embedded_objects_have_a_bound_in_bytes() {
         let embedded = json!({"type": "object", "x-kubernetes-embedded-resource": true});
-        let mut schema = json!({"type": "array", "items": embedded});
-        let mut object = Value::Array(vec![Value::object(); 10_000]);
-        for _ in 0..3 {
-            let name = "n".repeat(200_000);
-            let mut above = json!({"type": "object"});
-            above.set(&["properties", name.as_str()], schema);
-            schema = above;
-            object = Value::Object([(name.as_str(), object)].into_iter().collect());
-        }
+        let schema = json!({"type": "array", "items": embedded});
+        let object = Value::Array(vec![Value::object(); 10_000]);
+        let (schema, object) = below_long_names(schema, object, 200_000);
         let structural = Structural::parse(&schema).expect("it is structural");
         let found = validate(structural.root(), &object, &Path::NIL);
         let bytes: usize = found.iter().map(|error| error.to_string().len()).sum();

@@ -562,7 +562,7 @@ fn is_root(path: &Path<'_>) -> bool {
 mod tests {
     use super::super::Rules;
     use super::*;
-    use crate::complaints::{BYTES_MAX, PATH_BYTES_MAX};
+    use crate::complaints::{BYTES_MAX, PATH_BYTES_MAX, below_long_names};
     use polyplane_apimachinery::json;
 
     fn of(schema: &Value, new: &Value, old: Option<&Value>) -> Findings {
@@ -605,15 +605,8 @@ mod tests {
 
     #[test]
     fn long_names_do_not_multiply_in_the_complaints_of_rules() {
-        let mut schema = list_with("self < 0", "");
-        let mut object = numbers(1_000);
-        for _ in 0..3 {
-            let name = "n".repeat(200_000);
-            let mut above = json!({"type": "object"});
-            above.set(&["properties", name.as_str()], schema);
-            schema = above;
-            object = Value::Object([(name.as_str(), object)].into_iter().collect());
-        }
+        let schema = list_with("self < 0", "");
+        let (schema, object) = below_long_names(schema, numbers(1_000), 200_000);
         let found = of(&schema, &object, None);
         assert!(!found.errors.is_empty());
         let longest = found.errors.iter().map(|error| error.field.len()).max();
