@@ -6,6 +6,7 @@
 use crate::pod_security::PodSecurityConfig;
 use crate::pod_tolerations::TolerationSeconds;
 use crate::resource_quota::LimitedResources;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::config::{ConfigError, Section, document, finished};
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::{Str, Value};
@@ -152,7 +153,7 @@ impl Entry {
 
 fn entries(document: &Value) -> Result<Vec<Entry>, ConfigError> {
     let root = Section::of_kind(document, &KINDS, WANTED)?;
-    let mut errors = Vec::new();
+    let mut errors = Complaints::default();
     root.only(&["apiVersion", "kind", "plugins"], &mut errors);
     let list = Path::new("plugins");
     let mut entries = Vec::new();

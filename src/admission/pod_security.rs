@@ -18,6 +18,7 @@ use crate::objects;
 use count::{Counts, Mode, Target};
 use evaluate::{Pod, Violation, details, reasons, violations};
 use policy::{Level, LevelVersion, Policy};
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::FieldError;
 use polyplane_apimachinery::json::scan::find;
 use polyplane_apimachinery::quote::quote;
@@ -230,7 +231,7 @@ impl PodSecurity {
         &self,
         what: &Attributes<'_>,
         target: Target,
-    ) -> Result<(Policy, Vec<FieldError>, Claim), ApiError> {
+    ) -> Result<(Policy, Complaints, Claim), ApiError> {
         let name = what.call.namespace();
         let key = Key::new("", "namespaces", None, name);
         let Some(namespace) = what.cut.get(&key) else {

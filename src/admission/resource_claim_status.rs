@@ -4,6 +4,7 @@
 //! `status.reservedFor` need `resourceclaims/binding`, the devices of a driver need
 //! `resourceclaims/driver` of its name, by a verb that says whether the driver runs on the claim's node.
 
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_apimachinery::{Value, names};
@@ -51,7 +52,7 @@ fn check(
 ) -> Result<(), Interrupted> {
     let verb = what.call.request.verb.name();
     let root = Path::new("status");
-    let mut errors = Vec::new();
+    let mut errors = Complaints::default();
     let is_bound_anew = ["allocation", "reservedFor"]
         .iter()
         .any(|part| !same(&status[*part], &old[*part]));

@@ -5,8 +5,9 @@
 
 use std::borrow::Cow;
 
+#[cfg(test)]
 use polyplane_apimachinery::Value;
-pub(crate) use polyplane_apimachinery::complaints::{BYTES_MAX, PATH_BYTES_MAX};
+pub(crate) use polyplane_apimachinery::complaints::{BYTES_MAX, PATH_BYTES_MAX, value_bytes};
 use polyplane_apimachinery::complaints::{STEP_BYTES_MAX, shortened};
 
 /// Returns a step of a path as complaints show it.
@@ -36,24 +37,6 @@ pub(crate) fn item(above: &str, at: usize) -> String {
         true => above.to_owned(),
         false => path(format!("{above}[{at}]")),
     }
-}
-
-/// Returns about how many bytes of memory a value takes. What has more than `bytes_max` is not looked at to its end.
-pub(crate) fn value_bytes(value: &Value, bytes_max: usize) -> usize {
-    let (mut bytes, mut open) = (0, vec![value]);
-    while let Some(value) = open.pop().filter(|_| bytes < bytes_max) {
-        bytes += size_of::<Value>();
-        match value {
-            Value::String(text) => bytes += text.len(),
-            Value::Array(items) => open.extend(items.iter()),
-            Value::Object(members) => {
-                bytes += members.keys().map(str::len).sum::<usize>();
-                open.extend(members.values());
-            }
-            Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) => {}
-        }
-    }
-    bytes
 }
 
 /// Returns a schema and its value as they stand three levels below, in members whose names have so many bytes.

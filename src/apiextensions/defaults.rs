@@ -6,7 +6,7 @@ use crate::embedded;
 use crate::rules::definition::TOO_MUCH_WORK;
 use crate::rules::{Limits, Rules, Write, count_schemas};
 use crate::validation::{Change, Schema, validate as validate_value};
-use polyplane_apimachinery::complaints::Room;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::schema::{DefId, Schemas};
 use polyplane_apimachinery::shape::Shape as _;
@@ -34,15 +34,14 @@ pub fn validate(
     schema: &Value,
     path: &Path<'_>,
     budget: &WorkBudget,
-) -> Vec<FieldError> {
+) -> Complaints {
     let mut walk = Walk {
         schemas,
         metadata: metadata_of(schemas),
         left: Limits::default().object,
         budget,
         steps: Vec::new(),
-        errors: Vec::new(),
-        said: Room::default(),
+        errors: Complaints::default(),
     };
     let root = Place {
         is_root: true,
@@ -56,10 +55,10 @@ pub fn validate(
     // In front: an answer that is full ends before its last complaint.
     if walk.budget.is_spent() {
         let error = FieldError::forbidden(path, TOO_MUCH_WORK);
-        walk.errors.insert(0, error);
-    } else if walk.said.is_full() {
+        walk.errors.push_front(error);
+    } else if walk.errors.is_full() {
         let error = FieldError::forbidden(path, TOO_MANY_ERRORS);
-        walk.errors.insert(0, error);
+        walk.errors.push_front(error);
     }
     walk.errors
 }
@@ -155,16 +154,13 @@ struct Walk<'v> {
     budget: &'v WorkBudget,
     /// The way from the whole schema.
     steps: Vec<Step<'v>>,
-    errors: Vec<FieldError>,
-    /// Counts them.
-    said: Room,
+    errors: Complaints,
 }
 
 impl<'v> Walk<'v> {
     fn add(&mut self, error: FieldError) {
         let field = complaints::path(error.field);
         let error = FieldError { field, ..error };
-        self.said.take(error.bytes());
         self.errors.push(error);
     }
 
@@ -216,7 +212,7 @@ impl<'v> Walk<'v> {
         place: Place<'_>,
         path: &Path<'_>,
     ) -> Result<(), Stopped> {
-        if self.said.is_full() {
+        if self.errors.is_full() {
             return Err(Stopped);
         }
         // A part of the metadata is checked with the whole object around it.
@@ -244,7 +240,8 @@ impl<'v> Walk<'v> {
         let field = complaints::path(path.to_string());
         let found = validate_value(&known, Change::Created(default), Some(&field), self.budget);
         found.into_iter().for_each(|error| self.add(error));
-        if self.budget.is_spent() {
+        // Of a full list, its length does not say whether something was found.
+        if self.budget.is_spent() || self.errors.is_full() {
             return Err(Stopped);
         }
         if self.errors.len() > before + unknown {
@@ -310,7 +307,7 @@ impl<'v> Walk<'v> {
             self.add(FieldError::invalid(path, default.clone(), text));
         }
         let errors = match coerced {
-            Err(error) => vec![error],
+            Err(error) => Complaints::from([error]),
             Ok(()) => embedded::validate(structural.root(), default, path),
         };
         let is_good = errors.is_empty();

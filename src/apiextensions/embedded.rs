@@ -2,74 +2,51 @@
 
 use crate::complaints;
 use polyplane_apimachinery::Value;
-use polyplane_apimachinery::complaints::Room;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names::{NameRule, dns1035_label};
 use polyplane_apimachinery::shape::Shape;
 use polyplane_registry::{Scope, metadata};
 
 /// Returns the complaints about all embedded objects below a position.
-pub(crate) fn validate<'s, S: Shape<'s>>(
-    shape: S,
-    value: &Value,
-    path: &Path<'_>,
-) -> Vec<FieldError> {
-    let mut found = Found::default();
-    node(shape, value, path, &mut found);
-    found.errors
+pub(crate) fn validate<'s, S: Shape<'s>>(shape: S, value: &Value, path: &Path<'_>) -> Complaints {
+    let mut errors = Complaints::default();
+    node(shape, value, path, &mut errors);
+    errors
 }
 
-/// The complaints, up to their bound.
-#[derive(Default)]
-struct Found {
-    errors: Vec<FieldError>,
-    said: Room,
-}
-
-impl Found {
-    fn add(&mut self, error: FieldError) {
-        if self.said.is_full() {
-            return;
-        }
-        let field = complaints::path(error.field);
-        let error = FieldError { field, ..error };
-        self.said.take(error.bytes());
-        self.errors.push(error);
-    }
-}
-
-fn node<'s, S: Shape<'s>>(shape: S, value: &Value, path: &Path<'_>, found: &mut Found) {
-    if found.said.is_full() {
+fn node<'s, S: Shape<'s>>(shape: S, value: &Value, path: &Path<'_>, errors: &mut Complaints) {
+    if errors.is_full() {
         return;
     }
     match value {
         Value::Object(members) => {
             if shape.is_embedded() {
-                embedded(value, path, found);
+                embedded(value, path, errors);
             }
             for (name, value) in members.iter() {
                 let step = complaints::step(name);
                 if let Some(child) = shape.child(name) {
-                    node(child, value, &path.child(&step), found);
+                    node(child, value, &path.child(&step), errors);
                 } else if let Some(values) = shape.member(name) {
-                    node(values, value, &path.key(&step), found);
+                    node(values, value, &path.key(&step), errors);
                 }
             }
         }
         Value::Array(items) => {
             let Some(item) = shape.item() else { return };
             for (at, value) in items.iter().enumerate() {
-                node(item, value, &path.index(at), found);
+                node(item, value, &path.index(at), errors);
             }
         }
         Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::String(_) => {}
     }
 }
 
-fn embedded(object: &Value, path: &Path<'_>, found: &mut Found) {
+fn embedded(object: &Value, path: &Path<'_>, errors: &mut Complaints) {
     for name in ["apiVersion", "kind"] {
         if object.get(name).is_none() {
-            found.add(FieldError::required(&path.child(name), ""));
+            errors.push(FieldError::required(&path.child(name), ""));
         }
     }
     if let Some(version) = object.get("apiVersion") {
@@ -83,7 +60,7 @@ fn embedded(object: &Value, path: &Path<'_>, found: &mut Found) {
         };
         let place = path.child("apiVersion");
         if let Some(text) = complaint {
-            found.add(FieldError::invalid(&place, version.clone(), text));
+            errors.push(FieldError::invalid(&place, version.clone(), text));
         }
     }
     if let Some(kind) = object.get("kind") {
@@ -98,15 +75,15 @@ fn embedded(object: &Value, path: &Path<'_>, found: &mut Found) {
         };
         let place = path.child("kind");
         if let Some(text) = complaint {
-            found.add(FieldError::invalid(&place, kind.clone(), text));
+            errors.push(FieldError::invalid(&place, kind.clone(), text));
         }
     }
     if let Some(own) = object.get("metadata") {
-        own_metadata(own, &path.child("metadata"), found);
+        own_metadata(own, &path.child("metadata"), errors);
     }
 }
 
-fn own_metadata(own: &Value, path: &Path<'_>, found: &mut Found) {
+fn own_metadata(own: &Value, path: &Path<'_>, errors: &mut Complaints) {
     // As in Go, where null leaves a struct as it is.
     if own.is_null() {
         return;
@@ -120,7 +97,8 @@ fn own_metadata(own: &Value, path: &Path<'_>, found: &mut Found) {
             Value::Null | Value::Object(_) => "object",
         };
         let text = format!("json: cannot unmarshal {of} into Go value of type v1.ObjectMeta");
-        return found.add(FieldError::invalid(path, own.clone(), text));
+        errors.push(FieldError::invalid(path, own.clone(), text));
+        return;
     }
     let mut object = Value::object();
     object.set(&["metadata"], own.clone());
@@ -134,8 +112,8 @@ fn own_metadata(own: &Value, path: &Path<'_>, found: &mut Found) {
     };
     for mut error in metadata::validate(&object, scope, NameRule::PathSegment) {
         let below = error.field.strip_prefix("metadata").unwrap_or("");
-        error.field = format!("{path}{below}");
-        found.add(error);
+        error.field = complaints::path(format!("{path}{below}"));
+        errors.push(error);
     }
 }
 

@@ -6,6 +6,7 @@ use crate::json_path::JsonPath;
 use crate::table::Columns;
 use crate::units::Unit;
 use crate::validation::{self, Change};
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, FieldErrorKind, Path};
 use polyplane_apimachinery::json::scan::Scanned;
 use polyplane_apimachinery::json::{self, Limits};
@@ -72,18 +73,19 @@ impl CustomObject {
         object: &Value,
         old: Option<&Value>,
         part: Part,
-    ) -> Vec<FieldError> {
+    ) -> Complaints {
         let compiled = self.unit.compiled();
         if let Some(why) = &compiled.broken {
             let text = format!("the schema of this version cannot be used: {why}");
-            return vec![FieldError::internal(&Path::NIL, text)];
+            return Complaints::from([FieldError::internal(&Path::NIL, text)]);
         }
         let (new, old) = (self.whole(object), old.map(|old| self.whole(old)));
         let budget = WorkBudget::default();
-        let mut errors = match part {
+        let mut errors: Complaints = match part {
             Part::Whole => {
                 let change = change(&new, old.as_ref());
-                validation::validate(&compiled.schema, change, None, &budget)
+                let found = validation::validate(&compiled.schema, change, None, &budget);
+                found.into_iter().collect()
             }
             Part::Status => self.check_status(&new, old.as_ref(), &budget),
         };
@@ -124,19 +126,15 @@ impl CustomObject {
         errors
     }
 
-    fn check_status(
-        &self,
-        new: &Value,
-        old: Option<&Value>,
-        budget: &WorkBudget,
-    ) -> Vec<FieldError> {
+    fn check_status(&self, new: &Value, old: Option<&Value>, budget: &WorkBudget) -> Complaints {
         let compiled = self.unit.compiled();
         let (Some(status), Some(schema)) = (new.get("status"), compiled.schema.property("status"))
         else {
-            return Vec::new();
+            return Complaints::default();
         };
         let old = old.and_then(|old| old.get("status"));
-        validation::validate(schema, change(status, old), Some("status"), budget)
+        let found = validation::validate(schema, change(status, old), Some("status"), budget);
+        found.into_iter().collect()
     }
 }
 
@@ -188,7 +186,7 @@ fn at<'v>(object: &'v Value, path: &str) -> Result<Option<&'v Value>, String> {
     Ok(Some(value))
 }
 
-fn replicas(errors: &mut Vec<FieldError>, object: &Value, path: &str) {
+fn replicas(errors: &mut Complaints, object: &Value, path: &str) {
     let shown = format!(".{path}");
     let place = Path::new(&shown);
     let (number, complaint) = match at(object, path) {
@@ -207,7 +205,7 @@ fn replicas(errors: &mut Vec<FieldError>, object: &Value, path: &str) {
     errors.push(FieldError::invalid(&place, number, complaint));
 }
 
-fn selector(errors: &mut Vec<FieldError>, object: &Value, path: &str) {
+fn selector(errors: &mut Complaints, object: &Value, path: &str) {
     let shown = format!(".{path}");
     let text = match at(object, path) {
         Ok(None | Some(Value::String(_))) => return,
@@ -264,16 +262,11 @@ impl Strategy for CustomObject {
         Some(!content(object).eq(content(old)))
     }
 
-    fn validate_create(&self, context: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, context: &Context<'_>, object: &Value) -> Complaints {
         self.check(context, object, None, Part::Whole)
     }
 
-    fn validate_update(
-        &self,
-        context: &Context<'_>,
-        object: &Value,
-        old: &Value,
-    ) -> Vec<FieldError> {
+    fn validate_update(&self, context: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         self.check(context, object, Some(old), Part::Whole)
     }
 
@@ -282,7 +275,7 @@ impl Strategy for CustomObject {
         context: &Context<'_>,
         object: &Value,
         old: &Value,
-    ) -> Vec<FieldError> {
+    ) -> Complaints {
         self.check(context, object, Some(old), Part::Status)
     }
 
@@ -320,7 +313,7 @@ mod tests {
 
     #[test]
     fn a_number_of_replicas_that_is_no_integer_is_shown_as_go_prints_it() {
-        let mut errors = Vec::new();
+        let mut errors = Complaints::default();
         replicas(&mut errors, &json!({"spec": {"size": 1e20}}), "spec.size");
         let details: Vec<&str> = errors.iter().map(|error| error.detail.as_str()).collect();
         let text = ".spec.size accessor error: 1e+20 is of the type float64, expected int64";

@@ -3,12 +3,14 @@
 //! gigabytes.
 
 use std::borrow::Cow;
+use std::ops::Deref;
 
 use crate::field_error::FieldError;
+use crate::value::Value;
 
 /// Most complaints in one answer; further ones are left out. With more, an answer would be larger than the object.
 pub const COUNT_MAX: usize = 10_000;
-/// Most bytes of their texts.
+/// Most bytes of their texts; the last one may be longer than what is left of them.
 pub const BYTES_MAX: usize = 1 << 20;
 /// Most bytes of one step of a path in a text. A member name may take a whole body, and each complaint below it
 /// shows it. Keys of labels and annotations have at most 317.
@@ -19,14 +21,8 @@ pub const PATH_BYTES_MAX: usize = 8 << 10;
 /// Stands for the rest of a text that was cut.
 const REST: &str = "…";
 
-/// Returns whether there are as many errors as one answer has room for, so that no more are looked for: an object of
-/// 3 MB has a million empty items, each of which breaks several rules.
-pub fn is_full(errors: &[FieldError]) -> bool {
-    errors.len() >= COUNT_MAX
-}
-
 /// The room that is left for complaints.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Room {
     count: usize,
     bytes: usize,
@@ -59,9 +55,9 @@ impl Room {
     }
 }
 
-/// A list of complaints for which one answer has room. Further ones are dropped, so a walk may stop when
-/// [`Complaints::is_full`].
-#[derive(Clone, Debug, Default)]
+/// A list of complaints for which one answer has room: what every validation adds to. Further ones are dropped, so a
+/// walk may stop when [`Complaints::is_full`].
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Complaints {
     errors: Vec<FieldError>,
     room: Room,
@@ -75,36 +71,90 @@ impl Complaints {
         }
     }
 
+    /// Adds a complaint in front, even if there is no room for it: one that says that others are left out.
+    pub fn push_front(&mut self, error: FieldError) {
+        self.room.take(error.bytes());
+        self.errors.insert(0, error);
+    }
+
     /// Returns whether further complaints are dropped.
     pub fn is_full(&self) -> bool {
         self.room.is_full()
-    }
-
-    /// Returns whether there are no complaints.
-    pub fn is_empty(&self) -> bool {
-        self.errors.is_empty()
-    }
-
-    /// Returns the complaints.
-    pub fn as_slice(&self) -> &[FieldError] {
-        &self.errors
     }
 
     /// Sorts the complaints by their texts.
     pub fn sort(&mut self) {
         self.errors.sort_by_cached_key(ToString::to_string);
     }
+}
 
-    /// Returns the complaints as a list.
-    pub fn into_vec(self) -> Vec<FieldError> {
-        self.errors
+impl Deref for Complaints {
+    type Target = [FieldError];
+
+    fn deref(&self) -> &Self::Target {
+        &self.errors
     }
 }
 
+/// Takes no more from the iterator than there is room for, so what would be dropped is not made.
 impl Extend<FieldError> for Complaints {
     fn extend<I: IntoIterator<Item = FieldError>>(&mut self, errors: I) {
-        errors.into_iter().for_each(|error| self.push(error));
+        let mut errors = errors.into_iter();
+        while !self.is_full() {
+            let Some(error) = errors.next() else { return };
+            self.push(error);
+        }
     }
+}
+
+impl FromIterator<FieldError> for Complaints {
+    fn from_iter<I: IntoIterator<Item = FieldError>>(errors: I) -> Self {
+        let mut complaints = Self::default();
+        complaints.extend(errors);
+        complaints
+    }
+}
+
+impl<const COUNT: usize> From<[FieldError; COUNT]> for Complaints {
+    fn from(errors: [FieldError; COUNT]) -> Self {
+        errors.into_iter().collect()
+    }
+}
+
+impl IntoIterator for Complaints {
+    type Item = FieldError;
+    type IntoIter = std::vec::IntoIter<FieldError>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.errors.into_iter()
+    }
+}
+
+impl<'c> IntoIterator for &'c Complaints {
+    type Item = &'c FieldError;
+    type IntoIter = std::slice::Iter<'c, FieldError>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.errors.iter()
+    }
+}
+
+/// Returns about how many bytes of memory a value takes. What has more than `bytes_max` is not looked at to its end.
+pub fn value_bytes(value: &Value, bytes_max: usize) -> usize {
+    let (mut bytes, mut open) = (0, vec![value]);
+    while let Some(value) = open.pop().filter(|_| bytes < bytes_max) {
+        bytes += size_of::<Value>();
+        match value {
+            Value::String(text) => bytes += text.len(),
+            Value::Array(items) => open.extend(items.iter()),
+            Value::Object(members) => {
+                bytes += members.keys().map(str::len).sum::<usize>();
+                open.extend(members.values());
+            }
+            Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) => {}
+        }
+    }
+    bytes
 }
 
 /// A text that ends with `…` where it would become longer than its bound.
@@ -170,14 +220,13 @@ pub fn shortened(text: &str, bytes_max: usize) -> Cow<'_, str> {
 mod tests {
     use super::*;
     use crate::field_error::Path;
-    use crate::value::Value;
 
     #[test]
     fn a_list_of_complaints_is_bounded_in_number_and_bytes() {
         let listed = |count: usize, error: &FieldError| {
             let mut complaints = Complaints::default();
             complaints.extend(std::iter::repeat_n(error.clone(), count));
-            (complaints.as_slice().len(), complaints.is_full())
+            (complaints.len(), complaints.is_full())
         };
         let path = Path::new("spec");
         let short = FieldError::required(&path, "no");
@@ -191,6 +240,33 @@ mod tests {
         ] {
             assert_eq!(listed(9, &long), (4, true));
         }
+    }
+
+    #[test]
+    fn a_full_list_makes_no_further_complaint() {
+        let error = FieldError::required(&Path::new("spec"), "no");
+        let mut made = 0;
+        let errors = std::iter::repeat_with(|| {
+            made += 1;
+            error.clone()
+        });
+        let mut complaints: Complaints = errors.take(COUNT_MAX + 5).collect();
+        assert_eq!((complaints.len(), made), (COUNT_MAX, COUNT_MAX));
+        complaints.push(error.clone());
+        assert_eq!(complaints.len(), COUNT_MAX);
+        // Somebody has to be told that others are left out.
+        complaints.push_front(FieldError::forbidden(&Path::new("spec"), "more"));
+        assert_eq!(complaints.len(), COUNT_MAX + 1);
+        assert_eq!(complaints[0].detail, "more");
+    }
+
+    #[test]
+    fn a_long_value_is_measured_only_up_to_the_bound() {
+        let items = |count: usize| Value::Array(vec![Value::Null; count]);
+        let each = size_of::<Value>();
+        assert_eq!(value_bytes(&"ab".into(), usize::MAX), each + 2);
+        assert_eq!(value_bytes(&items(9), usize::MAX), 10 * each);
+        assert_eq!(value_bytes(&items(9), 3 * each), 3 * each);
     }
 
     #[test]

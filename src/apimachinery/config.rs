@@ -1,6 +1,7 @@
 //! Reads configuration files strictly: an unknown field is an error, because somebody relies on it.
 //! This module opens no file and does not know what a configuration means.
 
+use crate::complaints::Complaints;
 use crate::field_error::{FieldError, Path};
 use crate::json::Limits;
 use crate::{Value, yaml};
@@ -28,7 +29,7 @@ pub enum ConfigError {
     },
     /// Fields are wrong.
     #[error("{}", shown(.0))]
-    Fields(Vec<FieldError>),
+    Fields(Complaints),
 }
 
 fn shown(errors: &[FieldError]) -> String {
@@ -58,7 +59,7 @@ pub fn document(text: &[u8]) -> Result<Value, ConfigError> {
 ///
 /// # Errors
 /// Returns [`ConfigError::Fields`] if there are errors.
-pub fn finished<T>(read: T, errors: Vec<FieldError>) -> Result<T, ConfigError> {
+pub fn finished<T>(read: T, errors: Complaints) -> Result<T, ConfigError> {
     match errors.is_empty() {
         true => Ok(read),
         false => Err(ConfigError::Fields(errors)),
@@ -101,7 +102,7 @@ impl<'a> Section<'a> {
 
 impl Section<'_> {
     /// Complains if the section is no object, or has other fields than these.
-    pub fn only(&self, fields: &[&str], errors: &mut Vec<FieldError>) {
+    pub fn only(&self, fields: &[&str], errors: &mut Complaints) {
         match self.value {
             Value::Null => {}
             Value::Object(members) => {
@@ -119,7 +120,7 @@ impl Section<'_> {
     }
 
     /// Returns a text; empty if it is missing.
-    pub fn text(&self, name: &str, errors: &mut Vec<FieldError>) -> String {
+    pub fn text(&self, name: &str, errors: &mut Complaints) -> String {
         match &self.value[name] {
             Value::Null => String::new(),
             Value::String(text) => text.to_string(),
@@ -136,7 +137,7 @@ impl Section<'_> {
     }
 
     /// Returns the items of a list; none if it is missing.
-    pub fn items(&self, name: &str, errors: &mut Vec<FieldError>) -> &[Value] {
+    pub fn items(&self, name: &str, errors: &mut Complaints) -> &[Value] {
         match &self.value[name] {
             Value::Null => &[],
             Value::Array(items) => items,
@@ -149,7 +150,7 @@ impl Section<'_> {
     }
 
     /// Returns the texts of a list; none if it is missing.
-    pub fn texts(&self, name: &str, errors: &mut Vec<FieldError>) -> Vec<String> {
+    pub fn texts(&self, name: &str, errors: &mut Complaints) -> Vec<String> {
         let path = self.path.child(name);
         let mut texts = Vec::new();
         for (at, item) in self.items(name, errors).iter().enumerate() {

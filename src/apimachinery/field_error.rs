@@ -5,7 +5,9 @@
 
 use std::fmt;
 
-use crate::complaints::{BoundedText, PATH_BYTES_MAX, STEP_BYTES_MAX, shortened};
+use crate::complaints::{
+    BYTES_MAX, BoundedText, PATH_BYTES_MAX, STEP_BYTES_MAX, shortened, value_bytes,
+};
 use crate::quote::quote;
 use crate::value::Value;
 
@@ -120,30 +122,16 @@ impl<T: Into<Value>> From<T> for Bad {
     }
 }
 
-/// Bytes that [`Bad`] counts for each value beside its texts: about those of a number.
-const VALUE_BYTES: usize = 8;
-
 impl Bad {
     /// Returns about the bytes of the text, without writing it.
     fn bytes(&self) -> usize {
         match self {
             Self::Omitted => 0,
             Self::Shown(text) => text.len(),
-            Self::Plain(value) | Self::Json(value) | Self::Typed { value, .. } => bytes_of(value),
-        }
-    }
-}
-
-fn bytes_of(value: &Value) -> usize {
-    match value {
-        Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) => VALUE_BYTES,
-        Value::String(text) => text.len(),
-        Value::Array(items) => items.iter().map(|item| bytes_of(item) + 1).sum(),
-        Value::Object(members) => {
-            let members = members.iter();
-            members
-                .map(|(name, value)| name.len() + bytes_of(value) + 1)
-                .sum()
+            // Of the value itself, only what it refers to is text.
+            Self::Plain(value) | Self::Json(value) | Self::Typed { value, .. } => {
+                value_bytes(value, BYTES_MAX) - size_of::<Value>()
+            }
         }
     }
 }

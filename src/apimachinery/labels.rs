@@ -9,6 +9,7 @@ mod parse;
 use std::borrow::Cow;
 use std::fmt;
 
+use crate::complaints::Complaints;
 use crate::field_error::{FieldError, Path, aggregate};
 use crate::json::scan;
 use crate::names;
@@ -72,7 +73,7 @@ pub enum SelectorError {
     /// The key or the values of a requirement are not valid for a label, or the number of values
     /// does not suit the operator.
     #[error("{}", aggregate(.0).unwrap_or_default())]
-    Invalid(Vec<FieldError>),
+    Invalid(Complaints),
     /// An object names an operator that does not exist.
     #[error("{} is not a valid label selector operator", quote(.0))]
     Operator(String),
@@ -85,7 +86,7 @@ impl Requirement {
     /// Returns an error if the key or the values are not valid for a label, or if their number does
     /// not suit the operator.
     pub fn new(key: &str, operator: Operator, values: Vec<String>) -> Result<Self, SelectorError> {
-        let mut errors = Vec::new();
+        let mut errors = Complaints::default();
         let path = Path::NIL;
         errors.extend(check_key(key, &path.child("key")));
         let path = path.child("values");
@@ -344,8 +345,8 @@ impl fmt::Display for Selector {
 }
 
 /// Validates a `LabelSelector` inside an object. An absent one is valid.
-pub fn validate_label_selector(selector: Option<&Value>, path: &Path<'_>) -> Vec<FieldError> {
-    let mut errors = Vec::new();
+pub fn validate_label_selector(selector: Option<&Value>, path: &Path<'_>) -> Complaints {
+    let mut errors = Complaints::default();
     let Some(selector) = selector.filter(|selector| !selector.is_null()) else {
         return errors;
     };
@@ -373,7 +374,7 @@ pub fn validate_operator(
     requirement: &Value,
     path: &Path<'_>,
     unknown: UnknownOperators,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     let values = requirement.items_at(&["values"]);
     let values_path = path.child("values");
@@ -407,7 +408,7 @@ pub fn validate_requirement(
     requirement: &Value,
     path: &Path<'_>,
     unknown: UnknownOperators,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     validate_operator(requirement, path, unknown, errors);
     errors.extend(validate_label_name(
@@ -428,7 +429,7 @@ pub fn validate_requirement(
 }
 
 /// Validates a label's key.
-pub fn validate_label_name(name: &str, path: &Path<'_>) -> Vec<FieldError> {
+pub fn validate_label_name(name: &str, path: &Path<'_>) -> Complaints {
     let complaints = names::qualified_name(name).into_iter();
     complaints
         .map(|complaint| FieldError::invalid(path, name, complaint))
@@ -436,8 +437,8 @@ pub fn validate_label_name(name: &str, path: &Path<'_>) -> Vec<FieldError> {
 }
 
 /// Validates a map of labels. Every error names the map, not the label, as upstream's do.
-pub fn validate_labels(labels: Option<&Value>, path: &Path<'_>) -> Vec<FieldError> {
-    let mut errors = Vec::new();
+pub fn validate_labels(labels: Option<&Value>, path: &Path<'_>) -> Complaints {
+    let mut errors = Complaints::default();
     for (key, value) in labels
         .and_then(Value::as_object)
         .into_iter()

@@ -6,10 +6,11 @@ pub mod responders;
 
 use crate::battery::{Battery, Kind};
 use crate::shared::object_metadata;
-use crate::shared::validation::complaints::{Errors, complain};
+use crate::shared::validation::complaints::complain;
 use crate::shared::validation::conditions::conditions;
 use polyplane_apimachinery::Value;
-use polyplane_apimachinery::field_error::{FieldError, Path};
+use polyplane_apimachinery::complaints::Complaints;
+use polyplane_apimachinery::field_error::Path;
 use polyplane_apimachinery::names;
 use std::sync::Arc;
 
@@ -26,17 +27,17 @@ pub(crate) const BATTERY: Battery = Battery {
 };
 
 /// Checks the name. Upstream's declaration names an empty or changed name beside other checks.
-fn validate_name(object: &Value) -> Vec<FieldError> {
+fn validate_name(object: &Value) -> Complaints {
     let name = object.str_at(&["metadata", "name"]);
     let path = Path::new("metadata");
-    let mut errors = Errors::new();
+    let mut errors = Complaints::default();
     let complaints = names::dns1123_subdomain(name);
     complain(&mut errors, &path.child("name"), name, complaints);
     errors
 }
 
 /// Validates a new object.
-fn validate_create(object: &Value) -> Vec<FieldError> {
+fn validate_create(object: &Value) -> Complaints {
     let mut errors = object_metadata::validate_finalizers(object);
     if object.str_at(&["metadata", "name"]).is_empty() {
         errors.extend(validate_name(object));
@@ -45,14 +46,14 @@ fn validate_create(object: &Value) -> Vec<FieldError> {
 }
 
 /// Validates a changed object.
-fn validate_update(object: &Value, old: &Value) -> Vec<FieldError> {
+fn validate_update(object: &Value, old: &Value) -> Complaints {
     let mut errors = object_metadata::validate_update(object, old);
     errors.extend(validate_name(object));
     errors
 }
 
 /// Validates a changed status.
-fn validate_status(object: &Value, old: &Value) -> Vec<FieldError> {
+fn validate_status(object: &Value, old: &Value) -> Complaints {
     let mut errors = validate_update(object, old);
     let path = Path::new("status");
     let list = &object["status"]["conditions"];

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::path::{Path as FilePath, PathBuf};
 use std::time::Duration;
 
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::config::{ConfigError, Section, document, finished};
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::time::{duration_text, parse_duration};
@@ -96,7 +97,7 @@ impl AuthorizationConfig {
 
     fn of(document: &Value) -> Result<Self, ConfigError> {
         let root = Section::of_kind(document, &KINDS, WANTED)?;
-        let mut errors = Vec::new();
+        let mut errors = Complaints::default();
         root.only(&["apiVersion", "kind", "authorizers"], &mut errors);
         let list = Path::new("authorizers");
         let items = root.items("authorizers", &mut errors);
@@ -128,7 +129,7 @@ struct Seen {
 fn read_authorizer(
     section: &Section<'_>,
     seen: &mut Seen,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) -> Option<AuthorizerConfig> {
     section.only(&["type", "name", "webhook"], errors);
     let (kind, name) = (section.text("type", errors), section.text("name", errors));
@@ -181,13 +182,7 @@ fn read_authorizer(
     }
 }
 
-fn check_name(
-    kind: &str,
-    name: &str,
-    path: &Path<'_>,
-    seen: &mut Seen,
-    errors: &mut Vec<FieldError>,
-) {
+fn check_name(kind: &str, name: &str, path: &Path<'_>, seen: &mut Seen, errors: &mut Complaints) {
     let path = path.child("name");
     let complaints = names::dns1123_subdomain(name);
     let expected = kind.to_lowercase();
@@ -207,7 +202,7 @@ fn check_name(
 fn read_webhook(
     webhook: &Section<'_>,
     name: String,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) -> Option<WebhookConfig> {
     let fields = [
         "authorizedTTL",
@@ -226,21 +221,20 @@ fn read_webhook(
     let timeout = read_timeout(webhook, errors);
     let allowed = read_lifetime(webhook, "authorizedTTL", LIFETIMES.0, errors);
     let refused = read_lifetime(webhook, "unauthorizedTTL", LIFETIMES.1, errors);
-    let kept = |field: &str, lifetime: Duration, errors: &mut Vec<FieldError>| match &webhook.value
-        [field]
-    {
-        Value::Null | Value::Bool(true) => lifetime,
-        Value::Bool(false) => Duration::ZERO,
-        other => {
-            let path = webhook.path.child(field);
-            errors.push(FieldError::invalid(
-                &path,
-                other.clone(),
-                "must be a boolean",
-            ));
-            lifetime
-        }
-    };
+    let kept =
+        |field: &str, lifetime: Duration, errors: &mut Complaints| match &webhook.value[field] {
+            Value::Null | Value::Bool(true) => lifetime,
+            Value::Bool(false) => Duration::ZERO,
+            other => {
+                let path = webhook.path.child(field);
+                errors.push(FieldError::invalid(
+                    &path,
+                    other.clone(),
+                    "must be a boolean",
+                ));
+                lifetime
+            }
+        };
     let lifetimes = (
         kept("cacheAuthorizedRequests", allowed, errors),
         kept("cacheUnauthorizedRequests", refused, errors),
@@ -261,7 +255,7 @@ fn read_webhook(
 }
 
 /// Returns a duration in nanoseconds; `None` if it is missing or zero.
-fn read_duration(webhook: &Section<'_>, field: &str, errors: &mut Vec<FieldError>) -> Option<i64> {
+fn read_duration(webhook: &Section<'_>, field: &str, errors: &mut Complaints) -> Option<i64> {
     let text = webhook.text(field, errors);
     if text.is_empty() {
         return None;
@@ -277,7 +271,7 @@ fn read_duration(webhook: &Section<'_>, field: &str, errors: &mut Vec<FieldError
     }
 }
 
-fn read_timeout(webhook: &Section<'_>, errors: &mut Vec<FieldError>) -> Option<Duration> {
+fn read_timeout(webhook: &Section<'_>, errors: &mut Complaints) -> Option<Duration> {
     let before = errors.len();
     let path = webhook.path.child("timeout");
     let Some(nanoseconds) = read_duration(webhook, "timeout", errors) else {
@@ -301,7 +295,7 @@ fn read_lifetime(
     webhook: &Section<'_>,
     field: &str,
     default: Duration,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) -> Duration {
     let Some(nanoseconds) = read_duration(webhook, field, errors) else {
         return default;
@@ -317,7 +311,7 @@ fn read_lifetime(
     )
 }
 
-fn read_version(webhook: &Section<'_>, errors: &mut Vec<FieldError>) -> Option<ReviewVersion> {
+fn read_version(webhook: &Section<'_>, errors: &mut Complaints) -> Option<ReviewVersion> {
     let field = "subjectAccessReviewVersion";
     let (text, path) = (webhook.text(field, errors), webhook.path.child(field));
     if text.is_empty() {
@@ -331,7 +325,7 @@ fn read_version(webhook: &Section<'_>, errors: &mut Vec<FieldError>) -> Option<R
     version
 }
 
-fn read_failure_policy(webhook: &Section<'_>, errors: &mut Vec<FieldError>) -> Option<OnFailure> {
+fn read_failure_policy(webhook: &Section<'_>, errors: &mut Complaints) -> Option<OnFailure> {
     let path = webhook.path.child("failurePolicy");
     match webhook.text("failurePolicy", errors).as_str() {
         "NoOpinion" => return Some(OnFailure::NoOpinion),
@@ -345,7 +339,7 @@ fn read_failure_policy(webhook: &Section<'_>, errors: &mut Vec<FieldError>) -> O
     None
 }
 
-fn read_connection(webhook: &Section<'_>, errors: &mut Vec<FieldError>) -> Option<PathBuf> {
+fn read_connection(webhook: &Section<'_>, errors: &mut Complaints) -> Option<PathBuf> {
     let path = webhook.path.child("connectionInfo");
     let connection = Section {
         value: &webhook.value["connectionInfo"],
@@ -378,7 +372,7 @@ fn read_connection(webhook: &Section<'_>, errors: &mut Vec<FieldError>) -> Optio
     None
 }
 
-fn read_conditions(webhook: &Section<'_>, errors: &mut Vec<FieldError>) -> MatchConditions {
+fn read_conditions(webhook: &Section<'_>, errors: &mut Complaints) -> MatchConditions {
     let items = webhook.items("matchConditions", errors);
     let field = "matchConditionSubjectAccessReviewVersion";
     let path = webhook.path.child(field);

@@ -18,7 +18,7 @@ use crate::kinds::table::KindTable;
 use crate::request::options::Persistence;
 use crate::service_ranges::ServiceRanges;
 use parking_lot::Mutex;
-use polyplane_apimachinery::field_error::FieldError;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::json::scan::Scanned;
 use polyplane_apimachinery::names::NameRule;
 use polyplane_apimachinery::schema::Schemas;
@@ -386,20 +386,15 @@ pub trait Strategy: Debug + Send + Sync {
 
     /// Validates a new object. Its metadata has been validated before, its name by the rule of the
     /// kind's row, but not its finalizers, see `object_metadata::validate_finalizers`.
-    fn validate_create(&self, context: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, context: &Context<'_>, object: &Value) -> Complaints {
         let _ = (context, object);
-        Vec::new()
+        Complaints::default()
     }
 
     /// Validates a changed object; for its metadata call `object_metadata::validate_update`.
-    fn validate_update(
-        &self,
-        context: &Context<'_>,
-        object: &Value,
-        old: &Value,
-    ) -> Vec<FieldError> {
+    fn validate_update(&self, context: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let _ = (context, object, old);
-        Vec::new()
+        Complaints::default()
     }
 
     /// Validates an object changed through the subresource of `context`.
@@ -408,9 +403,9 @@ pub trait Strategy: Debug + Send + Sync {
         context: &Context<'_>,
         object: &Value,
         old: &Value,
-    ) -> Vec<FieldError> {
+    ) -> Complaints {
         let _ = (context, object, old);
-        Vec::new()
+        Complaints::default()
     }
 
     /// Returns warnings for the client about an object that is accepted.

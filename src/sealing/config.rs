@@ -14,6 +14,7 @@ mod read;
 use std::sync::Arc;
 use std::time::Duration;
 
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::FieldError;
 
 use crate::key_encryption_key::{KeyEncryptionKey, KeyId};
@@ -79,7 +80,7 @@ pub enum ConfigError {
     },
     /// Fields are wrong.
     #[error("{}", shown(.0))]
-    Fields(Vec<FieldError>),
+    Fields(Complaints),
 }
 
 fn shown(errors: &[FieldError]) -> String {

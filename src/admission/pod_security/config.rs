@@ -2,6 +2,7 @@
 
 use super::policy::{LEVELS_WANTED, VERSION_WANTED};
 use super::policy::{Level, LevelVersion, Policy, Version, parse_level, parse_version};
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::config::{ConfigError, Section, finished};
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::{Str, Value, names};
@@ -52,7 +53,7 @@ impl PodSecurityConfig {
     /// Returns everything that is wrong with it.
     pub(crate) fn of(document: &Value) -> Result<Self, ConfigError> {
         let root = Section::of_kind(document, &KINDS, WANTED)?;
-        let mut errors = Vec::new();
+        let mut errors = Complaints::default();
         let known = ["apiVersion", "kind", "defaults", "exemptions"];
         root.only(&known, &mut errors);
         let defaults = read_defaults(&document["defaults"], &mut errors);
@@ -105,7 +106,7 @@ impl PodSecurityConfig {
     }
 }
 
-fn read_defaults(value: &Value, errors: &mut Vec<FieldError>) -> Policy {
+fn read_defaults(value: &Value, errors: &mut Complaints) -> Policy {
     let path = Path::new("defaults");
     let section = Section { value, path: &path };
     let known = [
@@ -151,7 +152,7 @@ fn exemptions(
     section: &Section<'_>,
     list: &str,
     complaints: impl Fn(&str) -> Vec<String>,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) -> BTreeSet<Str> {
     let path = section.path.child(list);
     let mut names = BTreeSet::new();

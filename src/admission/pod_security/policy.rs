@@ -1,6 +1,7 @@
 //! The levels that the labels of a namespace name.
 
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use std::fmt;
 
@@ -100,8 +101,8 @@ pub(super) const VERSION_WANTED: &str = r#"must be "latest" or "v1.x""#;
 
 /// Returns the policy that labels name, and what is wrong with them. A mode that they do not name is that of
 /// `defaults`. An enforced level that cannot be read is `restricted`.
-pub(super) fn of_labels(labels: &Value, defaults: &Policy) -> (Policy, Vec<FieldError>) {
-    let mut errors = Vec::new();
+pub(super) fn of_labels(labels: &Value, defaults: &Policy) -> (Policy, Complaints) {
+    let mut errors = Complaints::default();
     let enforce = mode(labels, "enforce", Level::Restricted, &mut errors);
     let audit = mode(labels, "audit", Level::Privileged, &mut errors);
     let warn = mode(labels, "warn", Level::Privileged, &mut errors);
@@ -169,7 +170,7 @@ impl Mode {
 }
 
 /// Reads the two labels of a mode.
-fn mode(labels: &Value, name: &str, if_invalid: Level, errors: &mut Vec<FieldError>) -> Mode {
+fn mode(labels: &Value, name: &str, if_invalid: Level, errors: &mut Complaints) -> Mode {
     let mut refuse = |label: &str, text: &str, detail: &str| {
         let metadata = Path::new("metadata");
         let path = metadata.child("labels");

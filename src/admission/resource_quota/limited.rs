@@ -3,6 +3,7 @@
 use super::quota::{ClassRule, Quota, Scope};
 use super::usage::{Kind, Signature};
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::config::{ConfigError, Section, finished};
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::status::{ApiError, Reason};
@@ -60,7 +61,7 @@ impl LimitedResources {
     /// Returns everything that is wrong with it.
     pub(crate) fn of(document: &Value) -> Result<Self, ConfigError> {
         let root = Section::of_kind(document, &KINDS, WANTED)?;
-        let mut errors = Vec::new();
+        let mut errors = Complaints::default();
         root.only(&["apiVersion", "kind", "limitedResources"], &mut errors);
         let list = Path::new("limitedResources");
         let items = root.items("limitedResources", &mut errors).iter();
@@ -158,7 +159,7 @@ impl LimitedObject<'_> {
     }
 }
 
-fn read_resource(section: &Section<'_>, errors: &mut Vec<FieldError>) -> LimitedResource {
+fn read_resource(section: &Section<'_>, errors: &mut Complaints) -> LimitedResource {
     let known = ["apiGroup", "resource", "matchContains", "matchScopes"];
     section.only(&known, errors);
     let group = section.text("apiGroup", errors);
@@ -184,7 +185,7 @@ fn read_resource(section: &Section<'_>, errors: &mut Vec<FieldError>) -> Limited
 
 /// Reads a scope. Upstream takes operators and values that mean nothing, and then enforces no quota at all
 /// on the objects of that kind; here they are errors.
-fn read_scope(section: &Section<'_>, errors: &mut Vec<FieldError>) -> LimitedScope {
+fn read_scope(section: &Section<'_>, errors: &mut Complaints) -> LimitedScope {
     section.only(&["scopeName", "operator", "values"], errors);
     let name = section.text("scopeName", errors);
     let operator = section.text("operator", errors);

@@ -3,7 +3,7 @@
 use super::declaration::{Declaration, REQUEST_BYTES_MAX, escape, type_name};
 use super::{Compiler, DEPTH_MAX, SELF_TYPE, cost_of, count_schemas, has_rules, uses_old};
 use crate::complaints;
-use polyplane_apimachinery::complaints::Room;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::{Map, Value, json};
 use polyplane_cel::{Type, WorkBudget};
@@ -40,20 +40,19 @@ pub fn validate(
     unsound: &[String],
     charge: Charge,
     budget: &WorkBudget,
-) -> Vec<FieldError> {
+) -> Complaints {
     if !has_rules(schema, 0) {
-        return Vec::new();
+        return Complaints::default();
     }
     let Some(declaration) = Declaration::of(schema, true, SELF_TYPE) else {
-        return Vec::new();
+        return Complaints::default();
     };
     let mut unsound: Vec<&str> = unsound.iter().map(String::as_str).collect();
     unsound.sort_unstable();
     let mut walk = Walk {
         compiler: Compiler::new(Some(budget)),
         budget,
-        errors: Vec::new(),
-        said: Room::default(),
+        errors: Complaints::default(),
         unsound: &unsound,
         charge,
         total: 0,
@@ -69,10 +68,10 @@ pub fn validate(
     // In front: an answer that is full ends before its last complaint.
     if budget.is_spent() {
         let error = FieldError::forbidden(path, TOO_MUCH_WORK);
-        walk.errors.insert(0, error);
-    } else if walk.said.is_full() {
+        walk.errors.push_front(error);
+    } else if walk.errors.is_full() {
         let error = FieldError::forbidden(path, TOO_MANY_ERRORS);
-        walk.errors.insert(0, error);
+        walk.errors.push_front(error);
     }
     if walk.total > SCHEMA_COST_MAX {
         for (_, field) in &walk.expensive {
@@ -96,9 +95,8 @@ struct Walk<'a> {
     /// The fields of other complaints, sorted.
     unsound: &'a [&'a str],
     charge: Charge,
-    errors: Vec<FieldError>,
-    /// Counts them: each shows its expression and its place.
-    said: Room,
+    /// Each shows its expression and its place.
+    errors: Complaints,
     total: u64,
     /// The most expensive expressions, with their fields.
     expensive: Vec<(u64, String)>,
@@ -200,7 +198,7 @@ impl Walk<'_> {
 
     /// Returns whether the check ends here, because it has taken or said too much.
     fn ends(&self) -> bool {
-        self.budget.is_spent() || self.said.is_full()
+        self.budget.is_spent() || self.errors.is_full()
     }
 
     /// Returns whether there is another complaint about a field or what is below it.
@@ -215,17 +213,10 @@ impl Walk<'_> {
         next.is_some_and(|field| field.starts_with(&own))
     }
 
-    fn complain(&mut self, error: FieldError) {
-        let field = complaints::path(error.field);
-        let error = FieldError { field, ..error };
-        self.said.take(error.bytes());
-        self.errors.push(error);
-    }
-
     /// Complains about an expression of a rule.
     fn refuse(&mut self, path: &Path<'_>, rule: &Value, why: String) {
         let bad = Bad::Shown(shown_rule(rule).into());
-        self.complain(FieldError::invalid(path, bad, why));
+        self.errors.push(FieldError::invalid(path, bad, why));
     }
 
     fn rule(&mut self, rule: &Value, declaration: &Declaration, place: &Place, path: &Path<'_>) {
@@ -257,19 +248,21 @@ impl Walk<'_> {
                 let why = format!(
                     "oldSelf cannot be used on the uncorrelatable portion of the schema within {list}"
                 );
-                self.complain(FieldError::invalid(&path.child("rule"), text, why));
+                self.errors
+                    .push(FieldError::invalid(&path.child("rule"), text, why));
             }
         } else if let Some(set) = rule.get("optionalOldSelf") {
             let why = "may not be set if oldSelf is not used in rule";
             let place = path.child("optionalOldSelf");
-            self.complain(FieldError::invalid(&place, set.clone(), why));
+            self.errors
+                .push(FieldError::invalid(&place, set.clone(), why));
         }
     }
 
     fn charge(&mut self, what: &str, cost: u64, path: &Path<'_>) {
         if self.charge == Charge::EachRule && cost > EXPRESSION_COST_MAX {
             let text = beyond(what, cost, EXPRESSION_COST_MAX);
-            self.complain(FieldError::forbidden(path, text));
+            self.errors.push(FieldError::forbidden(path, text));
         }
         self.total = self.total.saturating_add(cost);
         if cost >= SCHEMA_COST_MAX / 100 {

@@ -67,10 +67,10 @@ impl Schemas {
         value: &Value,
         old: Option<&Value>,
         gate: &dyn Fn(&str) -> bool,
-    ) -> Vec<FieldError> {
+    ) -> Complaints {
         let definition = self.get(id);
         if !definition.checked {
-            return Vec::new();
+            return Complaints::default();
         }
         let mut checker = Checker {
             schemas: self,
@@ -86,7 +86,7 @@ impl Schemas {
                 &Path::NIL,
             );
         }
-        checker.errors.into_vec()
+        checker.errors
     }
 }
 
@@ -140,7 +140,7 @@ impl<'s> Checker<'s, '_> {
         }
     }
 
-    fn report_all(&mut self, stage: Stage, errors: Vec<FieldError>) {
+    fn report_all(&mut self, stage: Stage, errors: Complaints) {
         if stage != Stage::Alpha {
             self.errors.extend(errors);
         }
@@ -334,13 +334,13 @@ impl<'s> Checker<'s, '_> {
         subject: Subject<'_>,
         pair: Pair<'_>,
         path: &Path<'_>,
-    ) -> Vec<FieldError> {
+    ) -> Complaints {
         if !self.update {
-            return Vec::new();
+            return Complaints::default();
         }
         let plain = subject.presence == Presence::Plain;
         if !pair.correlated && plain && !subject.ty.is_collection() {
-            return Vec::new();
+            return Complaints::default();
         }
         let (was, is) = (
             self.is_set(subject, pair.old),
@@ -354,9 +354,9 @@ impl<'s> Checker<'s, '_> {
             "NoAddItem" | "NoRemoveItem" => {
                 return self.item_changes(tag, tags, subject, pair, path);
             }
-            _ => return Vec::new(),
+            _ => return Complaints::default(),
         };
-        vec![FieldError::invalid(path, Value::Null, complaint)]
+        Complaints::from([FieldError::invalid(path, Value::Null, complaint)])
     }
 
     /// Checks a rule about the value itself.

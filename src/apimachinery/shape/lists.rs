@@ -11,10 +11,10 @@ use crate::value::{Map, Str, Value};
 
 /// Complains about duplicate items of sets, and duplicate keys of maps. Each is named once, where
 /// it occurs the second time. Those for which an answer has no room are not looked for.
-pub fn validate<'s, S: Shape<'s>>(shape: S, value: &Value, path: &Path<'_>) -> Vec<FieldError> {
+pub fn validate<'s, S: Shape<'s>>(shape: S, value: &Value, path: &Path<'_>) -> Complaints {
     let mut errors = Complaints::default();
     node(shape, value, path, &mut errors);
-    errors.into_vec()
+    errors
 }
 
 fn node<'s, S: Shape<'s>>(shape: S, value: &Value, path: &Path<'_>, errors: &mut Complaints) {

@@ -7,10 +7,11 @@ use super::match_rules::{
     validate_match_resources, validate_mutating_operations, validate_param_kind,
 };
 use crate::shared::table_cells::{age_cell, count_cell, name_cell};
-use crate::shared::validation::complaints::{Errors, complain, named, one_of, one_of_if_set};
+use crate::shared::validation::complaints::{complain, named, one_of, one_of_if_set};
 use crate::shared::validation::conditions::conditions;
 use crate::shared::validation::members::present;
 use polyplane_apiextensions::rules::is_reserved;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::Bad;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names::{self, NameRule};
@@ -38,21 +39,21 @@ impl Strategy for AdmissionPolicy {
         *self == Self::Validating
     }
 
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
-        let mut errors = Errors::new();
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
+        let mut errors = Complaints::default();
         self.validate(&mut errors, object, None);
         match_rules::validate_name(&mut errors, object);
         errors
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = metadata::validate(object, Scope::Cluster, NameRule::DnsSubdomain);
         self.validate(&mut errors, object, Some(old));
         errors
     }
 
-    fn validate_subresource(&self, _: &Context<'_>, object: &Value, _: &Value) -> Vec<FieldError> {
-        let mut errors = Errors::new();
+    fn validate_subresource(&self, _: &Context<'_>, object: &Value, _: &Value) -> Complaints {
+        let mut errors = Complaints::default();
         let (status, checking) = (Path::new("status"), &object["status"]["typeChecking"]);
         let place = status.child("typeChecking");
         let list = place.child("expressionWarnings");
@@ -97,7 +98,7 @@ impl Strategy for AdmissionPolicy {
 }
 
 impl AdmissionPolicy {
-    fn validate(self, errors: &mut Errors, object: &Value, old: Option<&Value>) {
+    fn validate(self, errors: &mut Complaints, object: &Value, old: Option<&Value>) {
         let (path, spec) = (Path::new("spec"), &object["spec"]);
         let place = path.child("failurePolicy");
         if spec["failurePolicy"].is_null() {
@@ -155,7 +156,7 @@ struct Expressions {
 
 impl Expressions {
     /// Checks the variables, and lets the other expressions use them.
-    fn define(&mut self, errors: &mut Errors, variables: &[Value], list: &Path<'_>) {
+    fn define(&mut self, errors: &mut Complaints, variables: &[Value], list: &Path<'_>) {
         for (at, variable) in variables.iter().enumerate() {
             let path = list.index(at);
             let (name, place) = (variable.str_at(&["name"]), path.child("name"));
@@ -177,7 +178,7 @@ impl Expressions {
     /// Checks one expression. `shown` is what the complaint shows of it.
     fn check(
         &mut self,
-        errors: &mut Errors,
+        errors: &mut Complaints,
         place: &Path<'_>,
         (text, shown): (&str, &str),
         makes: Makes,
@@ -206,7 +207,7 @@ fn is_identifier(name: &str) -> bool {
 }
 
 fn validate_validations(
-    errors: &mut Errors,
+    errors: &mut Complaints,
     object: &Value,
     path: &Path<'_>,
     expressions: &mut Expressions,
@@ -264,7 +265,7 @@ fn shown_annotations(annotations: &[Value]) -> Bad {
 }
 
 fn validate_validation(
-    errors: &mut Errors,
+    errors: &mut Complaints,
     validation: &Value,
     path: &Path<'_>,
     expressions: &mut Expressions,
@@ -302,7 +303,7 @@ fn validate_validation(
 }
 
 fn validate_annotation(
-    errors: &mut Errors,
+    errors: &mut Complaints,
     name: &str,
     annotation: &Value,
     path: &Path<'_>,
@@ -338,7 +339,7 @@ fn validate_annotation(
 }
 
 fn validate_mutations(
-    errors: &mut Errors,
+    errors: &mut Complaints,
     spec: &Value,
     path: &Path<'_>,
     expressions: &mut Expressions,
@@ -365,7 +366,7 @@ fn validate_mutations(
 }
 
 fn validate_mutation(
-    errors: &mut Errors,
+    errors: &mut Complaints,
     mutation: &Value,
     path: &Path<'_>,
     expressions: &mut Expressions,

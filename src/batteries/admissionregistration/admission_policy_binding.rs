@@ -6,9 +6,10 @@ use super::match_rules::{
     param_ref_cell, validate_match_resources, validate_mutating_operations, validate_param_ref,
 };
 use crate::shared::table_cells::{age_cell, name_cell};
-use crate::shared::validation::complaints::{Errors, complain, named};
+use crate::shared::validation::complaints::{complain, named};
 use crate::shared::validation::members::texts;
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::names::{self, NameRule};
 use polyplane_registry::strategy::{Context, Strategy};
@@ -25,14 +26,14 @@ pub struct AdmissionBinding {
 }
 
 impl Strategy for AdmissionBinding {
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
-        let mut errors = Errors::new();
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
+        let mut errors = Complaints::default();
         self.validate(&mut errors, &object["spec"]);
         match_rules::validate_name(&mut errors, object);
         errors
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, _: &Value) -> Vec<FieldError> {
+    fn validate_update(&self, _: &Context<'_>, object: &Value, _: &Value) -> Complaints {
         let mut errors = metadata::validate(object, Scope::Cluster, NameRule::DnsSubdomain);
         self.validate(&mut errors, &object["spec"]);
         errors
@@ -50,7 +51,7 @@ impl Strategy for AdmissionBinding {
 }
 
 impl AdmissionBinding {
-    fn validate(&self, errors: &mut Errors, spec: &Value) {
+    fn validate(&self, errors: &mut Complaints, spec: &Value) {
         let path = Path::new("spec");
         let (name, place) = (spec.str_at(&["policyName"]), path.child("policyName"));
         if name.is_empty() {
@@ -80,7 +81,7 @@ impl AdmissionBinding {
     }
 }
 
-fn validate_actions(errors: &mut Errors, actions: &Value, list: &Path<'_>) {
+fn validate_actions(errors: &mut Complaints, actions: &Value, list: &Path<'_>) {
     let mut seen = BTreeSet::new();
     for (at, action) in texts(actions).into_iter().enumerate() {
         if !ACTIONS.contains(&action) {

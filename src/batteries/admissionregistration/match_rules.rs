@@ -1,9 +1,10 @@
 //! Fields that the kinds of admission share: the requests they match, and the source of parameters.
 
 use super::expressions::{Compiler, Makes, Uses};
-use crate::shared::validation::complaints::{Errors, complain, named, one_of_if_set};
+use crate::shared::validation::complaints::{complain, named, one_of_if_set};
 use crate::shared::validation::members::{present, texts};
 use crate::shared::validation::selectors::{SelectorValues, selector};
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::{Map, Value, names};
 use std::collections::BTreeSet;
@@ -21,7 +22,7 @@ const SCOPES: [&str; 3] = ["*", "Cluster", "Namespaced"];
 const CONDITIONS_MAX: usize = 64;
 
 /// Refuses a new object whose name is reserved for objects from a manifest of the server.
-pub fn validate_name(errors: &mut Errors, object: &Value) {
+pub fn validate_name(errors: &mut Complaints, object: &Value) {
     const RESERVED: &str = ".static.k8s.io";
     let name = object.str_at(&["metadata", "name"]);
     if name.ends_with(RESERVED) {
@@ -37,7 +38,7 @@ pub fn validate_name(errors: &mut Errors, object: &Value) {
 }
 
 /// Checks a rule: operations on resources.
-pub fn validate_rule(errors: &mut Errors, rule: &Value, path: &Path<'_>) {
+pub fn validate_rule(errors: &mut Complaints, rule: &Value, path: &Path<'_>) {
     let list = path.child("operations");
     let operations = texts(&rule["operations"]);
     if operations.is_empty() {
@@ -71,7 +72,7 @@ pub fn validate_rule(errors: &mut Errors, rule: &Value, path: &Path<'_>) {
     one_of_if_set(errors, &path.child("scope"), &rule["scope"], &SCOPES);
 }
 
-fn lone_wildcard(errors: &mut Errors, rule: &Value, field: &str, words: &str, path: &Path<'_>) {
+fn lone_wildcard(errors: &mut Complaints, rule: &Value, field: &str, words: &str, path: &Path<'_>) {
     let list = texts(&rule[field]);
     if list.len() > 1 && list.contains(&"*") {
         let detail = format!("if '*' is present, must not specify other {words}");
@@ -83,7 +84,7 @@ fn lone_wildcard(errors: &mut Errors, rule: &Value, field: &str, words: &str, pa
     }
 }
 
-fn validate_resources(errors: &mut Errors, list: &Value, path: &Path<'_>) {
+fn validate_resources(errors: &mut Complaints, list: &Value, path: &Path<'_>) {
     let resources = texts(list);
     if resources.is_empty() {
         errors.push(FieldError::required(path, ""));
@@ -127,7 +128,7 @@ fn validate_resources(errors: &mut Errors, list: &Value, path: &Path<'_>) {
 }
 
 /// Checks which objects a policy matches.
-pub fn validate_match_resources(errors: &mut Errors, resources: &Value, path: &Path<'_>) {
+pub fn validate_match_resources(errors: &mut Complaints, resources: &Value, path: &Path<'_>) {
     if resources.is_null() {
         return;
     }
@@ -158,7 +159,7 @@ pub fn validate_match_resources(errors: &mut Errors, resources: &Value, path: &P
     }
 }
 
-fn validate_resource_names(errors: &mut Errors, rule: &Value, list: &Path<'_>) {
+fn validate_resource_names(errors: &mut Complaints, rule: &Value, list: &Path<'_>) {
     let mut seen = BTreeSet::new();
     for (at, name) in texts(&rule["resourceNames"]).into_iter().enumerate() {
         complain(
@@ -174,7 +175,7 @@ fn validate_resource_names(errors: &mut Errors, rule: &Value, list: &Path<'_>) {
 }
 
 /// Checks that a mutating policy names only operations whose objects can be mutated.
-pub fn validate_mutating_operations(errors: &mut Errors, resources: &Value, path: &Path<'_>) {
+pub fn validate_mutating_operations(errors: &mut Complaints, resources: &Value, path: &Path<'_>) {
     let rules = path.child("resourceRules");
     let place = rules.child("operations");
     for rule in resources.items_at(&["resourceRules"]) {
@@ -192,7 +193,7 @@ pub fn validate_mutating_operations(errors: &mut Errors, resources: &Value, path
 
 /// Checks the conditions of a match, which may use the parameters of a policy that has some.
 pub fn validate_match_conditions(
-    errors: &mut Errors,
+    errors: &mut Complaints,
     conditions: &[Value],
     list: &Path<'_>,
     params: bool,
@@ -225,7 +226,7 @@ pub fn validate_match_conditions(
 }
 
 /// Checks the field that says where a binding finds its parameters.
-pub fn validate_param_ref(errors: &mut Errors, reference: &Value, path: &Path<'_>) {
+pub fn validate_param_ref(errors: &mut Complaints, reference: &Value, path: &Path<'_>) {
     if reference.is_null() {
         return;
     }
@@ -272,7 +273,7 @@ pub fn validate_param_ref(errors: &mut Errors, reference: &Value, path: &Path<'_
 }
 
 /// Checks the kind of a policy's parameters.
-pub fn validate_param_kind(errors: &mut Errors, kind: &Value, path: &Path<'_>) {
+pub fn validate_param_kind(errors: &mut Complaints, kind: &Value, path: &Path<'_>) {
     let (text, place) = (kind.str_at(&["apiVersion"]), path.child("apiVersion"));
     if text.is_empty() {
         errors.push(FieldError::required(&place, ""));

@@ -7,11 +7,12 @@ use super::match_rules::{
 };
 use crate::shared::network::webhook_client::validate_client;
 use crate::shared::table_cells::{age_cell, count_cell, name_cell};
-use crate::shared::validation::complaints::{Errors, complain, one_of_if_set};
+use crate::shared::validation::complaints::{complain, one_of_if_set};
 use crate::shared::validation::domain_names::qualified_domain;
 use crate::shared::validation::members::texts;
 use crate::shared::validation::selectors::{SelectorValues, selector, selector_values};
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::names::{self, NameRule};
 use polyplane_registry::strategy::{Context, Strategy};
@@ -83,14 +84,14 @@ impl Strategy for WebhookConfiguration {
         true
     }
 
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
-        let mut errors = Errors::new();
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
+        let mut errors = Complaints::default();
         validate(&mut errors, object, Demands::ALL);
         match_rules::validate_name(&mut errors, object);
         errors
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = metadata::validate(object, Scope::Cluster, NameRule::DnsSubdomain);
         let demands =
             Demands::of_update(object.items_at(&["webhooks"]), old.items_at(&["webhooks"]));
@@ -107,7 +108,7 @@ impl Strategy for WebhookConfiguration {
     }
 }
 
-fn validate(errors: &mut Errors, object: &Value, demands: Demands) {
+fn validate(errors: &mut Complaints, object: &Value, demands: Demands) {
     let list = Path::new("webhooks");
     let mut seen = BTreeSet::new();
     for (at, hook) in object.items_at(&["webhooks"]).iter().enumerate() {
@@ -126,7 +127,7 @@ fn validate(errors: &mut Errors, object: &Value, demands: Demands) {
     }
 }
 
-fn validate_hook(errors: &mut Errors, hook: &Value, path: &Path<'_>, demands: Demands) {
+fn validate_hook(errors: &mut Complaints, hook: &Value, path: &Path<'_>, demands: Demands) {
     qualified_domain(errors, &path.child("name"), hook.str_at(&["name"]));
     for (at, rule) in hook.items_at(&["rules"]).iter().enumerate() {
         validate_rule(errors, rule, &path.child("rules").index(at));
@@ -184,7 +185,12 @@ fn validate_hook(errors: &mut Errors, hook: &Value, path: &Path<'_>, demands: De
     }
 }
 
-fn validate_review_versions(errors: &mut Errors, hook: &Value, list: &Path<'_>, demands: Demands) {
+fn validate_review_versions(
+    errors: &mut Complaints,
+    hook: &Value,
+    list: &Path<'_>,
+    demands: Demands,
+) {
     let versions = texts(&hook["admissionReviewVersions"]);
     if versions.is_empty() {
         let detail = format!("must specify one of {}", REVIEW_VERSIONS.join(", "));
@@ -206,7 +212,7 @@ fn validate_review_versions(errors: &mut Errors, hook: &Value, list: &Path<'_>, 
 }
 
 /// Checks that versions of reviews are labels and that each is named once.
-pub fn validate_versions(errors: &mut Errors, versions: &[&str], list: &Path<'_>) {
+pub fn validate_versions(errors: &mut Complaints, versions: &[&str], list: &Path<'_>) {
     let mut seen = BTreeSet::new();
     for (at, version) in versions.iter().enumerate() {
         if seen.insert(version) {

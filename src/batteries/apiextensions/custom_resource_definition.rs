@@ -93,7 +93,7 @@ impl Strategy for CustomResourceDefinition {
         Some(NameRule::DnsSubdomain)
     }
 
-    fn validate_create(&self, context: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, context: &Context<'_>, object: &Value) -> Complaints {
         let spec = &object["spec"];
         let wanted = format!(
             "{}.{}",
@@ -101,24 +101,17 @@ impl Strategy for CustomResourceDefinition {
             spec.str_at(&["group"])
         );
         let detail = "must be spec.names.plural+\".\"+spec.group";
-        let mut errors = Complaints::default();
-        errors.extend(own_name_rule(object, |name, _| match name == wanted {
+        let mut errors = own_name_rule(object, |name, _| match name == wanted {
             true => Vec::new(),
             false => vec![detail.to_owned()],
-        }));
+        });
         spec::validate(context.schemas, &mut errors, spec, &Ratchet::default());
         validate_rest(&mut errors, object, None);
-        errors.into_vec()
+        errors
     }
 
-    fn validate_update(
-        &self,
-        context: &Context<'_>,
-        object: &Value,
-        old: &Value,
-    ) -> Vec<FieldError> {
-        let mut errors = Complaints::default();
-        errors.extend(metadata::validate_update(object, old));
+    fn validate_update(&self, context: &Context<'_>, object: &Value, old: &Value) -> Complaints {
+        let mut errors = metadata::validate_update(object, old);
         let (spec, before) = (&object["spec"], &old["spec"]);
         let ratchet = Ratchet::of_update(object, old);
         // One that is being deleted has to lose its finalizers, whatever is said of its rules by now.
@@ -141,19 +134,13 @@ impl Strategy for CustomResourceDefinition {
         fixed(&["group"], &path.child("group"), plain);
         fixed(&["names", "plural"], &names.child("plural"), plain);
         validate_rest(&mut errors, object, Some(old));
-        errors.into_vec()
+        errors
     }
 
-    fn validate_subresource(
-        &self,
-        _: &Context<'_>,
-        object: &Value,
-        old: &Value,
-    ) -> Vec<FieldError> {
-        let mut errors = Complaints::default();
-        errors.extend(metadata::validate_update(object, old));
+    fn validate_subresource(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
+        let mut errors = metadata::validate_update(object, old);
         validate_accepted(&mut errors, object);
-        errors.into_vec()
+        errors
     }
 
     fn warnings(&self, context: &Context<'_>, object: &Value, old: Option<&Value>) -> Vec<String> {

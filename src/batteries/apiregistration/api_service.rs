@@ -1,8 +1,9 @@
 //! APIServices: the servers that answer for a group and version.
 
 use crate::shared::table_cells::{age_cell, name_cell};
-use crate::shared::validation::complaints::{Errors, named};
+use crate::shared::validation::complaints::named;
 use crate::shared::validation::object_names::own_name_rule;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names::{self, NameRule};
 use polyplane_apimachinery::time::Timestamp;
@@ -45,13 +46,13 @@ impl Strategy for ApiService {
         }
     }
 
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         let mut errors = own_name(object);
         validate(&mut errors, &object["spec"]);
         errors
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = metadata::validate_update(object, old);
         errors.extend(metadata::validate(
             object,
@@ -63,12 +64,7 @@ impl Strategy for ApiService {
         errors
     }
 
-    fn validate_subresource(
-        &self,
-        _: &Context<'_>,
-        object: &Value,
-        old: &Value,
-    ) -> Vec<FieldError> {
+    fn validate_subresource(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = metadata::validate_update(object, old);
         let status = Path::new("status");
         let list = status.child("conditions");
@@ -119,7 +115,7 @@ impl Strategy for ApiService {
     }
 }
 
-fn own_name(object: &Value) -> Errors {
+fn own_name(object: &Value) -> Complaints {
     let spec = &object["spec"];
     let wanted = format!("{}.{}", spec.str_at(&["version"]), spec.str_at(&["group"]));
     own_name_rule(object, |name, _| {
@@ -132,7 +128,7 @@ fn own_name(object: &Value) -> Errors {
     })
 }
 
-fn validate(errors: &mut Errors, spec: &Value) {
+fn validate(errors: &mut Complaints, spec: &Value) {
     let path = Path::new("spec");
     let (group, version) = (spec.str_at(&["group"]), spec.str_at(&["version"]));
     if group.is_empty() {
@@ -159,7 +155,7 @@ fn validate(errors: &mut Errors, spec: &Value) {
     validate_service(errors, spec, &path);
 }
 
-fn validate_service(errors: &mut Errors, spec: &Value, path: &Path<'_>) {
+fn validate_service(errors: &mut Complaints, spec: &Value, path: &Path<'_>) {
     let bundle = decoded_len(spec.str_at(&["caBundle"]));
     let skip = spec.bool_at(&["insecureSkipTLSVerify"]);
     let service = &spec["service"];

@@ -3,6 +3,7 @@
 use crate::shared::object_metadata;
 use crate::shared::validation::numbers::non_negative;
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::names::NameRule;
 use polyplane_registry::Scope;
@@ -13,7 +14,7 @@ use polyplane_registry::strategy::{Context, Strategy, age};
 pub struct ControllerRevision;
 
 impl Strategy for ControllerRevision {
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         let mut errors = object_metadata::validate_finalizers(object);
         non_negative(
             object.int_at(&["revision"]),
@@ -34,7 +35,7 @@ impl Strategy for ControllerRevision {
         errors
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors =
             object_metadata::validate(object, Scope::Namespaced, NameRule::DnsSubdomain);
         non_negative(

@@ -6,6 +6,7 @@ use crate::shared::pod::{defaults, table_cells};
 use crate::shared::validation::bad_value;
 use crate::shared::validation::numbers::non_negative_members;
 use crate::shared::workload;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::{Value, labels};
 use polyplane_registry::strategy::{Context, Strategy, age};
@@ -69,23 +70,18 @@ impl Strategy for DaemonSet {
         set_template_generation(object, template_generation(old));
     }
 
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         spec_errors(object, None)
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
-        let mut errors = Vec::new();
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
+        let mut errors = Complaints::default();
         workload::same_selector(object, old, &mut errors);
         errors.extend(spec_errors(object, Some(old)));
         errors
     }
 
-    fn validate_subresource(
-        &self,
-        _: &Context<'_>,
-        object: &Value,
-        old: &Value,
-    ) -> Vec<FieldError> {
+    fn validate_subresource(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = workload::status(object, &COUNTERS, &[], "");
         workload::collisions(object, old, &mut errors);
         errors
@@ -144,7 +140,7 @@ fn set_template_generation(object: &mut Value, generation: i64) {
         .insert(TEMPLATE_GENERATION, generation.to_string());
 }
 
-fn spec_errors(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+fn spec_errors(object: &Value, old: Option<&Value>) -> Complaints {
     let mut errors = object_metadata::validate_finalizers(object);
     let (spec, path) = (&object["spec"], Path::new("spec"));
     let (selector, place) = (&spec["selector"], path.child("selector"));
@@ -172,7 +168,7 @@ fn spec_errors(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
     errors
 }
 
-fn strategy(strategy: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn strategy(strategy: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let (rolling, place) = (&strategy["rollingUpdate"], path.child("rollingUpdate"));
     match strategy.str_at(&["type"]) {
         "OnDelete" => {}

@@ -6,6 +6,7 @@ use crate::shared::pod::{defaults, table_cells};
 use crate::shared::validation::bad_value;
 use crate::shared::validation::numbers::non_negative_members;
 use crate::shared::workload;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::labels::Selector;
 use polyplane_apimachinery::{Map, Value};
@@ -62,22 +63,17 @@ impl Strategy for Deployment {
         }
     }
 
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         spec_errors(object, None)
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = spec_errors(object, Some(old));
         workload::same_selector(object, old, &mut errors);
         errors
     }
 
-    fn validate_subresource(
-        &self,
-        _: &Context<'_>,
-        object: &Value,
-        old: &Value,
-    ) -> Vec<FieldError> {
+    fn validate_subresource(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = workload::status(object, &COUNTERS, &PARTS, "readyReplicas");
         workload::collisions(object, old, &mut errors);
         errors
@@ -117,7 +113,7 @@ fn annotations(object: &Value) -> Option<&Map> {
     annotations.filter(|annotations| !annotations.is_empty())
 }
 
-fn spec_errors(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+fn spec_errors(object: &Value, old: Option<&Value>) -> Complaints {
     let mut errors = object_metadata::validate_finalizers(object);
     let (spec, path) = (&object["spec"], Path::new("spec"));
     non_negative_members(spec, &["replicas"], &path, &mut errors);
@@ -157,7 +153,7 @@ fn spec_errors(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
     errors
 }
 
-fn strategy(strategy: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn strategy(strategy: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let (rolling, place) = (&strategy["rollingUpdate"], path.child("rollingUpdate"));
     match strategy.str_at(&["type"]) {
         "Recreate" if !rolling.is_null() => {

@@ -5,6 +5,7 @@ use crate::shared::pod::{defaults, table_cells};
 use crate::shared::validation::bad_value;
 use crate::shared::validation::numbers::non_negative_members;
 use crate::shared::workload;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::json::scan::Scanned;
 use polyplane_apimachinery::{Str, Value, names};
@@ -45,17 +46,17 @@ impl Strategy for ReplicaSet {
         workload::keep_spec(object, old);
     }
 
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         spec_errors(object, None)
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = spec_errors(object, Some(old));
         workload::same_selector(object, old, &mut errors);
         errors
     }
 
-    fn validate_subresource(&self, _: &Context<'_>, object: &Value, _: &Value) -> Vec<FieldError> {
+    fn validate_subresource(&self, _: &Context<'_>, object: &Value, _: &Value) -> Complaints {
         workload::status(object, &COUNTERS, &PARTS, "readyReplicas")
     }
 
@@ -93,7 +94,7 @@ impl Strategy for ReplicaSet {
     }
 }
 
-fn spec_errors(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+fn spec_errors(object: &Value, old: Option<&Value>) -> Complaints {
     let mut errors = object_metadata::validate_finalizers(object);
     let (spec, path) = (&object["spec"], Path::new("spec"));
     non_negative_members(spec, &["replicas", "minReadySeconds"], &path, &mut errors);

@@ -1,6 +1,7 @@
 //! Numbers of pods, absolute or as a percentage, that limit a rolling update.
 
 use crate::shared::validation::numbers::NEGATIVE;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::int_or_string::IntOrString;
 use polyplane_apimachinery::{Value, names};
@@ -21,7 +22,7 @@ pub fn amount(value: &Value) -> i64 {
 }
 
 /// Checks that a number or percentage is not negative.
-pub fn non_negative(value: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+pub fn non_negative(value: &Value, path: &Path<'_>, errors: &mut Complaints) {
     match value {
         Value::String(text) => {
             for complaint in names::percent(text) {
@@ -41,7 +42,7 @@ pub fn non_negative(value: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>
 }
 
 /// Checks that a percentage is at most 100.
-pub fn at_most_all(value: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+pub fn at_most_all(value: &Value, path: &Path<'_>, errors: &mut Complaints) {
     if percent(value).is_some_and(|percent| percent > 100) {
         errors.push(FieldError::invalid(
             path,

@@ -9,6 +9,7 @@ use crate::shared::validation::bad_value;
 use crate::shared::validation::complaints::{complain, named};
 use crate::shared::validation::numbers::{non_negative, non_negative_members};
 use crate::shared::workload;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::{Value, json, names};
 use polyplane_registry::strategy::{Context, Strategy, age};
@@ -95,11 +96,11 @@ impl Strategy for StatefulSet {
         workload::keep_spec(object, old);
     }
 
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         spec_errors(object, Checks::New)
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let was_good = spec_errors(old, Checks::Changed { old }).is_empty();
         let checks = if was_good {
             Checks::Changed { old }
@@ -112,12 +113,7 @@ impl Strategy for StatefulSet {
         errors
     }
 
-    fn validate_subresource(
-        &self,
-        _: &Context<'_>,
-        object: &Value,
-        old: &Value,
-    ) -> Vec<FieldError> {
+    fn validate_subresource(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = workload::status(object, &COUNTERS, &PARTS, "status.readyReplicas");
         workload::collisions(object, old, &mut errors);
         errors
@@ -206,7 +202,7 @@ fn keep_claims(object: &mut Value, old: &Value) -> bool {
 }
 
 /// Refuses changes of the fields that never change, in upstream's order.
-fn unchanged(object: &Value, old: &Value, errors: &mut Vec<FieldError>) {
+fn unchanged(object: &Value, old: &Value, errors: &mut Complaints) {
     let (claims, before) = (
         &object["spec"]["volumeClaimTemplates"],
         &old["spec"]["volumeClaimTemplates"],
@@ -250,7 +246,7 @@ enum Checks<'a> {
     Tolerant,
 }
 
-fn spec_errors(object: &Value, checks: Checks<'_>) -> Vec<FieldError> {
+fn spec_errors(object: &Value, checks: Checks<'_>) -> Complaints {
     let mut errors = object_metadata::validate_finalizers(object);
     let (spec, path) = (&object["spec"], Path::new("spec"));
     let is_new = matches!(checks, Checks::New);
@@ -308,7 +304,7 @@ fn spec_errors(object: &Value, checks: Checks<'_>) -> Vec<FieldError> {
     errors
 }
 
-fn retention(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn retention(spec: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let policy = &spec["persistentVolumeClaimRetentionPolicy"];
     if policy.is_null() {
         return;
@@ -327,7 +323,7 @@ fn retention(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn template(spec: &Value, checks: Checks<'_>, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn template(spec: &Value, checks: Checks<'_>, path: &Path<'_>, errors: &mut Complaints) {
     if workload::selects_template(spec, path, errors) {
         let old = match checks {
             Checks::New => Some(None),
@@ -387,7 +383,7 @@ fn with_claims(spec: &Value) -> Value {
     template
 }
 
-fn strategy(strategy: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn strategy(strategy: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let (rolling, place) = (&strategy["rollingUpdate"], path.child("rollingUpdate"));
     match strategy.str_at(&["type"]) {
         "" => errors.push(FieldError::required(path, "")),
@@ -442,7 +438,7 @@ mod tests {
     fn changes_of_fixed_fields_are_refused_in_the_order_of_upstream() {
         let old = json!({"spec": {"serviceName": "db", "volumeClaimTemplates": [{"metadata": {"name": "data"}}]}});
         let new = json!({"spec": {"podManagementPolicy": "Parallel"}});
-        let mut errors = Vec::new();
+        let mut errors = Complaints::default();
         unchanged(&new, &old, &mut errors);
         let fields: Vec<String> = errors.iter().map(|error| error.field.to_string()).collect();
         let wanted = ["volumeClaimTemplates", "serviceName", "podManagementPolicy"];

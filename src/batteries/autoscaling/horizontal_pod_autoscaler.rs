@@ -4,7 +4,7 @@ pub mod conversion;
 pub mod table_row;
 pub mod validation;
 
-use polyplane_apimachinery::field_error::FieldError;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::{Value, json};
 use polyplane_registry::Strategy;
 use polyplane_registry::strategy::Context;
@@ -63,15 +63,15 @@ impl Strategy for Autoscaler {
         }
     }
 
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         validation::autoscaler(object, None)
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         validation::autoscaler(object, Some(old))
     }
 
-    fn validate_subresource(&self, _: &Context<'_>, object: &Value, _: &Value) -> Vec<FieldError> {
+    fn validate_subresource(&self, _: &Context<'_>, object: &Value, _: &Value) -> Complaints {
         validation::status(object)
     }
 

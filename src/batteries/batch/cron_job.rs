@@ -11,6 +11,7 @@ use crate::shared::validation::members::has;
 use crate::shared::validation::numbers::non_negative_members;
 use crate::shared::workload::shown_selector;
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_registry::strategy::{Context, Strategy, age};
 
@@ -40,7 +41,7 @@ impl Strategy for CronJob {
         object.set(&["spec"], old["spec"].clone());
     }
 
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         let mut errors = spec_errors(object, None);
         let name = object.str_at(&["metadata", "name"]);
         if name.len() > NAME_BYTES_MAX {
@@ -51,7 +52,7 @@ impl Strategy for CronJob {
         errors
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         spec_errors(object, Some(old))
     }
 
@@ -92,7 +93,7 @@ impl Strategy for CronJob {
     }
 }
 
-fn spec_errors(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+fn spec_errors(object: &Value, old: Option<&Value>) -> Complaints {
     let mut errors = object_metadata::validate_finalizers(object);
     let (spec, path) = (&object["spec"], Path::new("spec"));
     let before = old.map(|old| &old["spec"]);
@@ -143,7 +144,7 @@ fn spec_errors(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
     errors
 }
 
-fn schedule(spec: &Value, before: Option<&Value>, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn schedule(spec: &Value, before: Option<&Value>, path: &Path<'_>, errors: &mut Complaints) {
     let text = spec.str_at(&["schedule"]);
     if text.is_empty() {
         errors.push(FieldError::required(path, ""));
@@ -166,7 +167,7 @@ fn schedule(spec: &Value, before: Option<&Value>, path: &Path<'_>, errors: &mut 
     }
 }
 
-fn zone(zone: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn zone(zone: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let Some(name) = zone.as_str() else { return };
     let mut complain = |detail: String| errors.push(FieldError::invalid(path, named(name), detail));
     if name.is_empty() {

@@ -7,7 +7,8 @@ mod update;
 
 use crate::shared::pod::{defaults, init_annotations, table_cells};
 use crate::shared::workload::{shown_selector, template_warnings};
-use polyplane_apimachinery::field_error::{FieldError, Path};
+use polyplane_apimachinery::complaints::Complaints;
+use polyplane_apimachinery::field_error::Path;
 use polyplane_apimachinery::json::scan::Scanned;
 use polyplane_apimachinery::labels;
 use polyplane_apimachinery::time::{Timestamp, human_duration};
@@ -73,23 +74,18 @@ impl Strategy for Job {
         take_good_labels(object);
     }
 
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         let mut errors = update::generated_selector(object);
         errors.extend(update::whole_spec(object, None));
         update::name_allows_completions(object, &mut errors);
         errors
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         update::validate(object, old)
     }
 
-    fn validate_subresource(
-        &self,
-        _: &Context<'_>,
-        object: &Value,
-        old: &Value,
-    ) -> Vec<FieldError> {
+    fn validate_subresource(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         status::validate(object, old)
     }
 

@@ -6,8 +6,9 @@ use crate::core::config_map::bytes_of;
 use crate::shared::object_metadata;
 use crate::shared::pod::validation::projected::validate_signer;
 use crate::shared::table_cells::{age_cell, name_cell};
-use crate::shared::validation::complaints::{Errors, named};
+use crate::shared::validation::complaints::named;
 use crate::shared::validation::members::texts;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::names::NameRule;
 use polyplane_apimachinery::quote::quote;
@@ -102,18 +103,13 @@ impl Strategy for SigningRequest {
         }
     }
 
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         let mut errors = object_metadata::validate_finalizers(object);
         validate(&mut errors, object, None);
         errors
     }
 
-    fn validate_update(
-        &self,
-        context: &Context<'_>,
-        object: &Value,
-        old: &Value,
-    ) -> Vec<FieldError> {
+    fn validate_update(&self, context: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = object_metadata::validate(object, Scope::Cluster, NameRule::PathSegment);
         validate(&mut errors, object, Some(old));
         validate_change(&mut errors, context.subresource, object, old);
@@ -126,7 +122,7 @@ impl Strategy for SigningRequest {
         context: &Context<'_>,
         object: &Value,
         old: &Value,
-    ) -> Vec<FieldError> {
+    ) -> Complaints {
         self.validate_update(context, object, old)
     }
 
@@ -228,7 +224,7 @@ fn stamp(object: &mut Value, old: &Value, now: i64) {
     }
 }
 
-fn validate(errors: &mut Errors, object: &Value, old: Option<&Value>) {
+fn validate(errors: &mut Complaints, object: &Value, old: Option<&Value>) {
     let (path, spec) = (Path::new("spec"), &object["spec"]);
     if let Some(complaint) = request_complaint(spec) {
         errors.push(FieldError::invalid(
@@ -314,7 +310,7 @@ fn certificate_complaint(object: &Value) -> Option<String> {
         .then(|| "must contain at least one CERTIFICATE PEM block".to_owned())
 }
 
-fn validate_usages(errors: &mut Errors, spec: &Value, old: Option<&Value>, list: &Path<'_>) {
+fn validate_usages(errors: &mut Complaints, spec: &Value, old: Option<&Value>, list: &Path<'_>) {
     let usages = texts(&spec["usages"]);
     let before = old
         .map(|old| texts(&old["spec"]["usages"]))
@@ -347,7 +343,7 @@ fn validate_usages(errors: &mut Errors, spec: &Value, old: Option<&Value>, list:
     }
 }
 
-fn validate_conditions(errors: &mut Errors, object: &Value, old: Option<&Value>) {
+fn validate_conditions(errors: &mut Complaints, object: &Value, old: Option<&Value>) {
     let before: Vec<&str> = old
         .map(conditions)
         .unwrap_or_default()
@@ -395,7 +391,7 @@ fn validate_conditions(errors: &mut Errors, object: &Value, old: Option<&Value>)
 }
 
 /// Checks the changes that a write makes to decisions and to the certificate.
-fn validate_change(errors: &mut Errors, subresource: &str, object: &Value, old: &Value) {
+fn validate_change(errors: &mut Complaints, subresource: &str, object: &Value, old: &Value) {
     let status = Path::new("status");
     let list = status.child("conditions");
     let count = |object: &Value, kind: &str| decisions(object, kind).count();

@@ -5,9 +5,10 @@ use crate::certificates::pem::{Block, blocks};
 use crate::shared::object_metadata;
 use crate::shared::pod::validation::projected::validate_signer;
 use crate::shared::table_cells::name_cell;
-use crate::shared::validation::complaints::{Errors, IMMUTABLE};
+use crate::shared::validation::complaints::IMMUTABLE;
 use crate::shared::validation::object_names::{NamePart, own_name_rule};
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names::NameRule;
 use polyplane_registry::Scope;
@@ -25,14 +26,14 @@ impl Strategy for TrustBundle {
         Some(NameRule::Own)
     }
 
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         let mut errors = own_name(object);
         errors.extend(object_metadata::validate_finalizers(object));
         validate(&mut errors, object, None);
         errors
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = object_metadata::validate(object, Scope::Cluster, NameRule::PathSegment);
         errors.extend(own_name(object));
         validate(&mut errors, object, Some(old));
@@ -59,7 +60,7 @@ impl Strategy for TrustBundle {
 }
 
 /// Checks that the name begins with the signer, if there is one.
-fn own_name(object: &Value) -> Errors {
+fn own_name(object: &Value) -> Complaints {
     let signer = object.str_at(&["spec", "signerName"]);
     let dns = |name: &str, part: NamePart| match part {
         NamePart::Whole => NameRule::DnsSubdomain.name(name),
@@ -87,7 +88,7 @@ fn own_name(object: &Value) -> Errors {
     })
 }
 
-fn validate(errors: &mut Errors, object: &Value, old: Option<&Value>) {
+fn validate(errors: &mut Complaints, object: &Value, old: Option<&Value>) {
     let (path, spec) = (Path::new("spec"), &object["spec"]);
     let signer = spec.str_at(&["signerName"]);
     if !signer.is_empty() {

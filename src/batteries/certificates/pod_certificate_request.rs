@@ -7,8 +7,9 @@ use crate::shared::object_metadata;
 use crate::shared::pod::validation::projected::{user_annotations, validate_signer};
 use crate::shared::table_cells::name_cell;
 use crate::shared::validation::bad_value;
-use crate::shared::validation::complaints::{Errors, IMMUTABLE, complain, named};
+use crate::shared::validation::complaints::{IMMUTABLE, complain, named};
 use crate::shared::validation::conditions::conditions;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::time::{Timestamp, duration_text};
 use polyplane_apimachinery::{Map, Value, names};
@@ -32,13 +33,13 @@ const OUTCOMES: [&str; 3] = ["Issued", "Denied", "Failed"];
 pub struct PodCertificate;
 
 impl Strategy for PodCertificate {
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         let mut errors = object_metadata::validate_finalizers(object);
         validate_spec(&mut errors, &object["spec"]);
         errors
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = object_metadata::validate_update(object, old);
         if object["spec"] != old["spec"] {
             let bad = bad_value::typed(SPEC, &object["spec"]);
@@ -52,7 +53,7 @@ impl Strategy for PodCertificate {
         context: &Context<'_>,
         object: &Value,
         old: &Value,
-    ) -> Vec<FieldError> {
+    ) -> Complaints {
         let mut errors = object_metadata::validate_update(object, old);
         if errors.is_empty() {
             validate_status(&mut errors, object, old, context.now);
@@ -103,7 +104,7 @@ impl Strategy for PodCertificate {
     }
 }
 
-fn validate_spec(errors: &mut Errors, spec: &Value) {
+fn validate_spec(errors: &mut Complaints, spec: &Value) {
     let path = Path::new("spec");
     let signer = spec.str_at(&["signerName"]);
     validate_signer(signer, &path.child("signerName"), errors);
@@ -176,7 +177,7 @@ fn kind_complaint(kind: KeyKind, curves: &str) -> Option<(Bad, String)> {
     }
 }
 
-fn validate_stub(errors: &mut Errors, spec: &Value, path: &Path<'_>) {
+fn validate_stub(errors: &mut Complaints, spec: &Value, path: &Path<'_>) {
     let der = bytes_of(&spec["stubPKCS10Request"]);
     if der.len() > KEY_BYTES_MAX {
         errors.push(FieldError::too_long(path, KEY_BYTES_MAX));
@@ -197,7 +198,7 @@ fn validate_stub(errors: &mut Errors, spec: &Value, path: &Path<'_>) {
     }
 }
 
-fn validate_proof(errors: &mut Errors, spec: &Value, path: &Path<'_>) {
+fn validate_proof(errors: &mut Complaints, spec: &Value, path: &Path<'_>) {
     let (key_place, proof_place) = (path.child("pkixPublicKey"), path.child("proofOfPossession"));
     let (der, proof) = (
         bytes_of(&spec["pkixPublicKey"]),
@@ -241,7 +242,7 @@ fn has_outcome(object: &Value, outcomes: &[&str]) -> bool {
         })
 }
 
-fn validate_status(errors: &mut Errors, object: &Value, old: &Value, now: i64) {
+fn validate_status(errors: &mut Complaints, object: &Value, old: &Value, now: i64) {
     let status = Path::new("status");
     validate_outcomes(errors, object, &status.child("conditions"));
     conditions(
@@ -288,7 +289,7 @@ fn validate_status(errors: &mut Errors, object: &Value, old: &Value, now: i64) {
     }
 }
 
-fn validate_outcomes(errors: &mut Errors, object: &Value, list: &Path<'_>) {
+fn validate_outcomes(errors: &mut Complaints, object: &Value, list: &Path<'_>) {
     let mut outcomes = 0;
     for (at, condition) in object
         .items_at(&["status", "conditions"])
@@ -329,30 +330,30 @@ struct Issue<'v> {
 }
 
 impl Issue<'_> {
-    fn validate(&self) -> Errors {
+    fn validate(&self) -> Complaints {
         let status = Path::new("status");
         let path = status.child("certificateChain");
         let chain = self.status.str_at(&["certificateChain"]);
         if chain.len() > CHAIN_BYTES_MAX {
-            return vec![FieldError::too_long(&path, CHAIN_BYTES_MAX)];
+            return Complaints::from([FieldError::too_long(&path, CHAIN_BYTES_MAX)]);
         }
         let found = blocks(chain);
         let invalid = |detail: &str| FieldError::invalid(&path, chain, detail);
         let leaf = match found.first() {
             None => {
-                return vec![invalid(
+                return Complaints::from([invalid(
                     "issued certificate chain must contain at least one certificate",
-                )];
+                )]);
             }
             Some(block) if block.label != "CERTIFICATE" => {
-                return vec![invalid(
+                return Complaints::from([invalid(
                     "issued certificate chain must consist entirely of CERTIFICATE PEM blocks",
-                )];
+                )]);
             }
             Some(block) => Certificate::read(&block.bytes),
         };
         let Some(leaf) = leaf else {
-            return vec![invalid("leaf certificate does not parse as valid X.509")];
+            return Complaints::from([invalid("leaf certificate does not parse as valid X.509")]);
         };
         let mut errors = self.name_complaints(&leaf, &path);
         if let Some(error) = self.key_complaint(&leaf, chain, &path) {
@@ -386,8 +387,8 @@ impl Issue<'_> {
         errors
     }
 
-    fn name_complaints(&self, leaf: &Certificate, path: &Path<'_>) -> Errors {
-        let mut errors = Errors::new();
+    fn name_complaints(&self, leaf: &Certificate, path: &Path<'_>) -> Complaints {
+        let mut errors = Complaints::default();
         for name in &leaf.dns_names {
             let mut invalid = |bad: bool, detail: &str| {
                 if bad {

@@ -2,8 +2,9 @@
 
 use crate::shared::object_metadata;
 use crate::shared::table_cells::{age_cell, name_cell};
-use crate::shared::validation::complaints::{Errors, complain, named, one_of};
+use crate::shared::validation::complaints::{complain, named, one_of};
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names;
 use polyplane_registry::strategy::{Context, Strategy};
@@ -13,13 +14,13 @@ use polyplane_registry::strategy::{Context, Strategy};
 pub struct Lease;
 
 impl Strategy for Lease {
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         let mut errors = object_metadata::validate_finalizers(object);
         validate(&mut errors, &object["spec"]);
         errors
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = object_metadata::validate_update(object, old);
         validate(&mut errors, &object["spec"]);
         errors
@@ -34,7 +35,7 @@ impl Strategy for Lease {
     }
 }
 
-fn validate(errors: &mut Errors, spec: &Value) {
+fn validate(errors: &mut Complaints, spec: &Value) {
     let path = Path::new("spec");
     if let Some(seconds) = spec
         .int_at(&["leaseDurationSeconds"])
@@ -73,7 +74,7 @@ fn validate(errors: &mut Errors, spec: &Value) {
 
 /// Validates the name of the way in which a leader is chosen. As upstream, errors name a field of the
 /// same name below the field.
-pub fn validate_strategy(errors: &mut Errors, path: &Path<'_>, strategy: &str) {
+pub fn validate_strategy(errors: &mut Complaints, path: &Path<'_>, strategy: &str) {
     const KNOWN: [&str; 1] = ["OldestEmulationVersion"];
     let place = path.child("strategy");
     if strategy.contains('/') {

@@ -4,9 +4,10 @@ use super::lease::validate_strategy;
 use super::semantic_version::SemanticVersion;
 use crate::shared::object_metadata;
 use crate::shared::table_cells::{age_cell, name_cell};
-use crate::shared::validation::complaints::{Errors, IMMUTABLE};
+use crate::shared::validation::complaints::IMMUTABLE;
 use crate::shared::validation::object_names::own_name_rule;
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names::{self, NameRule};
 use polyplane_registry::strategy::{Context, Strategy};
@@ -20,14 +21,14 @@ impl Strategy for LeaseCandidate {
         Some(NameRule::Own)
     }
 
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         let mut errors = own_name_rule(object, |name, _| names::config_map_key(name));
         errors.extend(object_metadata::validate_finalizers(object));
         validate(&mut errors, &object["spec"]);
         errors
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = object_metadata::validate_update(object, old);
         validate(&mut errors, &object["spec"]);
         let name = |object: &Value| object.str_at(&["spec", "leaseName"]).to_owned();
@@ -54,9 +55,9 @@ impl Strategy for LeaseCandidate {
     }
 }
 
-fn validate(errors: &mut Errors, spec: &Value) {
+fn validate(errors: &mut Complaints, spec: &Value) {
     let path = Path::new("spec");
-    let required = |errors: &mut Errors, field: &str, detail: &str| {
+    let required = |errors: &mut Complaints, field: &str, detail: &str| {
         errors.push(FieldError::required(&path.child(field), detail));
     };
     if spec.str_at(&["leaseName"]).is_empty() {

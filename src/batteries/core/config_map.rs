@@ -3,6 +3,7 @@
 use crate::shared::object_metadata;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names::{self, NameRule};
 use polyplane_apimachinery::{Map, Value};
@@ -25,13 +26,13 @@ impl Strategy for ConfigMap {
         fill_bytes(object, "binaryData");
     }
 
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         let mut errors = object_metadata::validate_finalizers(object);
         errors.extend(validate_content(object));
         errors
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = object_metadata::validate_update(object, old);
         errors.extend(validate_frozen(object, old, &["data", "binaryData"]));
         errors.extend(object_metadata::validate(
@@ -76,8 +77,8 @@ pub fn bytes_of(value: &Value) -> Vec<u8> {
 }
 
 /// Complains about changes of fields that must not change in an immutable object.
-pub fn validate_frozen(object: &Value, old: &Value, fields: &[&str]) -> Vec<FieldError> {
-    let mut errors = Vec::new();
+pub fn validate_frozen(object: &Value, old: &Value, fields: &[&str]) -> Complaints {
+    let mut errors = Complaints::default();
     if !old.bool_at(&["immutable"]) {
         return errors;
     }
@@ -93,8 +94,8 @@ pub fn validate_frozen(object: &Value, old: &Value, fields: &[&str]) -> Vec<Fiel
     errors
 }
 
-fn validate_content(object: &Value) -> Vec<FieldError> {
-    let mut errors = Vec::new();
+fn validate_content(object: &Value) -> Complaints {
+    let mut errors = Complaints::default();
     let mut bytes = 0;
     let (data, binary) = (Path::new("data"), Path::new("binaryData"));
     for (key, value) in members(&object["data"]) {
@@ -116,7 +117,7 @@ fn validate_content(object: &Value) -> Vec<FieldError> {
 }
 
 /// Validates a key of a ConfigMap or Secret.
-pub fn validate_key(key: &str, map: &Path<'_>, errors: &mut Vec<FieldError>) {
+pub fn validate_key(key: &str, map: &Path<'_>, errors: &mut Complaints) {
     for detail in names::config_map_key(key) {
         errors.push(FieldError::invalid(&map.key(key), key, detail));
     }

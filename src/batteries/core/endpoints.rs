@@ -3,6 +3,7 @@
 use crate::shared::network::addresses;
 use crate::shared::object_metadata;
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::names::{self, NameRule};
 use polyplane_registry::Scope;
@@ -16,13 +17,13 @@ const SHOWN_MAX: usize = 3;
 pub struct Endpoints;
 
 impl Strategy for Endpoints {
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         let mut errors = object_metadata::validate_finalizers(object);
         errors.extend(validate_subsets(object));
         errors
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = object_metadata::validate_update(object, old);
         errors.extend(object_metadata::validate(
             object,
@@ -101,8 +102,8 @@ fn shown(object: &Value) -> String {
     }
 }
 
-fn validate_subsets(object: &Value) -> Vec<FieldError> {
-    let mut errors = Vec::new();
+fn validate_subsets(object: &Value) -> Complaints {
+    let mut errors = Complaints::default();
     let subsets = Path::new("subsets");
     for (at, subset) in object.items_at(&["subsets"]).iter().enumerate() {
         let path = subsets.index(at);
@@ -131,7 +132,7 @@ fn validate_subsets(object: &Value) -> Vec<FieldError> {
     errors
 }
 
-fn validate_address(address: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn validate_address(address: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let ip = address.str_at(&["ip"]);
     errors.extend(addresses::validate_ip(&path.child("ip"), ip, &[]));
     let hostname = address.str_at(&["hostname"]);
@@ -158,12 +159,7 @@ enum PortNames {
     Optional,
 }
 
-fn validate_port(
-    port: &Value,
-    port_names: PortNames,
-    path: &Path<'_>,
-    errors: &mut Vec<FieldError>,
-) {
+fn validate_port(port: &Value, port_names: PortNames, path: &Path<'_>, errors: &mut Complaints) {
     let name = port.str_at(&["name"]);
     if name.is_empty() && port_names == PortNames::Required {
         errors.push(FieldError::required(&path.child("name"), ""));
@@ -196,5 +192,21 @@ fn validate_port(
                 detail,
             ));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polyplane_apimachinery::complaints::COUNT_MAX;
+    use polyplane_apimachinery::json;
+
+    /// No loop of this kind asks whether there are enough.
+    #[test]
+    fn complaints_about_many_addresses_are_bounded() {
+        let addresses = vec![json!({"ip": "x"}); 4 * COUNT_MAX];
+        let object = json!({"subsets": [{"addresses": addresses}]});
+        let errors = validate_subsets(&object);
+        assert!(errors.is_full() && errors.len() <= COUNT_MAX);
     }
 }

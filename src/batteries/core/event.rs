@@ -2,6 +2,7 @@
 //! core group and expire.
 
 use crate::shared::object_metadata;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::json::scan::Scanned;
 use polyplane_apimachinery::schema::Schemas;
@@ -57,7 +58,7 @@ impl Strategy for Event {
         matches!(self, Self::Core)
     }
 
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         let mut errors = self.validate_always(object);
         if let Self::Events = self {
             errors.extend(object_metadata::validate_finalizers(object));
@@ -66,12 +67,7 @@ impl Strategy for Event {
         errors
     }
 
-    fn validate_update(
-        &self,
-        context: &Context<'_>,
-        object: &Value,
-        old: &Value,
-    ) -> Vec<FieldError> {
+    fn validate_update(&self, context: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = self.validate_always(object);
         if let Self::Events = self {
             errors.extend(object_metadata::validate_update(object, old));
@@ -176,8 +172,8 @@ impl Strategy for Event {
 
 impl Event {
     /// Validates an Event of either group.
-    fn validate_always(&self, object: &Value) -> Vec<FieldError> {
-        let mut errors = Vec::new();
+    fn validate_always(&self, object: &Value) -> Complaints {
+        let mut errors = Complaints::default();
         let involved = Path::new("involvedObject");
         let path = involved.child("namespace");
         let about = object.str_at(&["involvedObject", "namespace"]);
@@ -225,8 +221,8 @@ fn validate_length(object: &Value, field: &str, bytes_max: usize) -> Option<Fiel
 }
 
 /// Validates a new Event of `events.k8s.io`.
-fn validate_new(object: &Value) -> Vec<FieldError> {
-    let mut errors = Vec::new();
+fn validate_new(object: &Value) -> Complaints {
+    let mut errors = Complaints::default();
     validate_series(object, &mut errors);
     if object.str_at(&["eventTime"]).is_empty() {
         errors.push(FieldError::required(&Path::new("eventTime"), ""));
@@ -264,7 +260,7 @@ fn validate_new(object: &Value) -> Vec<FieldError> {
     errors
 }
 
-fn validate_series(object: &Value, errors: &mut Vec<FieldError>) {
+fn validate_series(object: &Value, errors: &mut Complaints) {
     let Some(series) = object.get("series").filter(|series| !series.is_null()) else {
         return;
     };
@@ -280,8 +276,8 @@ fn validate_series(object: &Value, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn validate_fixed(schemas: &Schemas, object: &Value, old: &Value) -> Vec<FieldError> {
-    let mut errors = Vec::new();
+fn validate_fixed(schemas: &Schemas, object: &Value, old: &Value) -> Complaints {
+    let mut errors = Complaints::default();
     for (stored, named) in FIXED {
         if object[stored] == old[stored] {
             continue;

@@ -7,6 +7,7 @@ use crate::shared::resource_names::{
     amount, may_overcommit, validate_container_name, validate_name,
 };
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::names::{self, NameRule};
 use polyplane_apimachinery::quantity::Quantity;
@@ -60,13 +61,13 @@ impl Strategy for LimitRange {
         }
     }
 
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         let mut errors = object_metadata::validate_finalizers(object);
         errors.extend(validate_limits(object));
         errors
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, _: &Value) -> Vec<FieldError> {
+    fn validate_update(&self, _: &Context<'_>, object: &Value, _: &Value) -> Complaints {
         let mut errors =
             object_metadata::validate(object, Scope::Namespaced, NameRule::DnsSubdomain);
         errors.extend(validate_limits(object));
@@ -93,8 +94,8 @@ fn fill(limit: &mut Value, from: &str, to: &str) {
     }
 }
 
-fn validate_limits(object: &Value) -> Vec<FieldError> {
-    let mut errors = Vec::new();
+fn validate_limits(object: &Value) -> Complaints {
+    let mut errors = Complaints::default();
     let spec = Path::new("spec");
     let list = spec.child("limits");
     let mut types = BTreeSet::new();
@@ -113,7 +114,7 @@ fn validate_limits(object: &Value) -> Vec<FieldError> {
     errors
 }
 
-fn validate_type(name: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn validate_type(name: &str, path: &Path<'_>, errors: &mut Complaints) {
     let complaints = names::qualified_name(name);
     let unknown =
         !name.contains('/') && !["Pod", "Container", "PersistentVolumeClaim"].contains(&name);
@@ -126,9 +127,9 @@ fn validate_type(name: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn validate_limit(kind: &str, limit: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn validate_limit(kind: &str, limit: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let mut resources = BTreeSet::new();
-    let mut check = |field: &str, errors: &mut Vec<FieldError>| {
+    let mut check = |field: &str, errors: &mut Complaints| {
         for (name, _) in members(&limit[field]) {
             let map = path.child(field);
             let place = map.key(name);
@@ -183,7 +184,7 @@ impl Bounds {
         }
     }
 
-    fn validate(&self, name: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    fn validate(&self, name: &str, path: &Path<'_>, errors: &mut Complaints) {
         let mut above = |field: &str,
                          bad: ReportedAmount,
                          low: (&str, &Option<Quantity>),
@@ -250,7 +251,7 @@ impl Bounds {
 
     /// Checks that a resource which cannot be overcommitted has the same default for request and
     /// limit.
-    fn validate_overcommit(&self, name: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    fn validate_overcommit(&self, name: &str, path: &Path<'_>, errors: &mut Complaints) {
         if let (Some(default), Some(request)) = (&self.default, &self.request)
             && !may_overcommit(name)
             && default != request
@@ -267,7 +268,7 @@ impl Bounds {
         }
     }
 
-    fn validate_ratio(&self, name: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    fn validate_ratio(&self, name: &str, path: &Path<'_>, errors: &mut Complaints) {
         let Some(ratio) = &self.ratio else { return };
         let map = path.child("maxLimitRequestRatio");
         let place = map.key(name);

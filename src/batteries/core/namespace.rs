@@ -2,6 +2,7 @@
 
 use crate::polyplane::controllers::{Controller, Controllers};
 use crate::shared::object_metadata;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::names::{self, NameRule};
 use polyplane_apimachinery::status::{ApiError, Qualified};
@@ -65,13 +66,13 @@ impl Strategy for Namespace {
         set_name_label(object);
     }
 
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         let mut errors = object_metadata::validate_finalizers(object);
         errors.extend(validate_spec(object));
         errors
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = object_metadata::validate(object, Scope::Cluster, NameRule::DnsLabel);
         errors.extend(validate_spec(object));
         errors.extend(object_metadata::validate_update(object, old));
@@ -83,7 +84,7 @@ impl Strategy for Namespace {
         context: &Context<'_>,
         object: &Value,
         old: &Value,
-    ) -> Vec<FieldError> {
+    ) -> Complaints {
         let mut errors = object_metadata::validate_update(object, old);
         if context.subresource == "finalize" {
             let spec = Path::new("spec");
@@ -190,8 +191,8 @@ fn set_name_label(object: &mut Value) {
     }
 }
 
-fn validate_spec(object: &Value) -> Vec<FieldError> {
-    let mut errors = Vec::new();
+fn validate_spec(object: &Value) -> Complaints {
+    let mut errors = Complaints::default();
     let spec = Path::new("spec");
     for name in metadata::strings(&object["spec"]["finalizers"]) {
         validate_finalizer(name, &spec.child("finalizers"), &mut errors);
@@ -199,7 +200,7 @@ fn validate_spec(object: &Value) -> Vec<FieldError> {
     errors
 }
 
-fn validate_finalizer(name: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn validate_finalizer(name: &str, path: &Path<'_>, errors: &mut Complaints) {
     for detail in names::qualified_name(name) {
         errors.push(FieldError::invalid(path, name, detail));
     }

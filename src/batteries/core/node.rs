@@ -5,7 +5,8 @@ pub mod validation;
 use super::config_map::members;
 use crate::shared::network::addresses;
 use crate::shared::pod::defaults::round_up;
-use polyplane_apimachinery::field_error::{FieldError, Path};
+use polyplane_apimachinery::complaints::Complaints;
+use polyplane_apimachinery::field_error::Path;
 use polyplane_apimachinery::json::scan::Scanned;
 use polyplane_apimachinery::{Str, Value};
 use polyplane_registry::metadata::strings;
@@ -66,22 +67,17 @@ impl Strategy for Node {
         }
     }
 
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         checks::validate(object)
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = checks::validate_whole(object);
         errors.extend(checks::validate_change(object, old));
         errors
     }
 
-    fn validate_subresource(
-        &self,
-        _: &Context<'_>,
-        object: &Value,
-        old: &Value,
-    ) -> Vec<FieldError> {
+    fn validate_subresource(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         checks::validate_change(object, old)
     }
 

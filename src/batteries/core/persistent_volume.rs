@@ -12,6 +12,7 @@ use crate::shared::pod::defaults::round_up;
 use crate::shared::resource_names::{amount, validate_positive};
 use crate::shared::validation::{bad_value, text_diff};
 use claim_fields as checks;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::names::NameRule;
 use polyplane_apimachinery::schema::Schemas;
@@ -99,19 +100,14 @@ impl Strategy for PersistentVolume {
         }
     }
 
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         let mut errors = object_metadata::validate_finalizers(object);
         errors.extend(validate_spec(object, LabelValues::Checked));
         errors.extend(validate_mount_options(object));
         errors
     }
 
-    fn validate_update(
-        &self,
-        context: &Context<'_>,
-        object: &Value,
-        old: &Value,
-    ) -> Vec<FieldError> {
+    fn validate_update(&self, context: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = object_metadata::validate(object, Scope::Cluster, NameRule::DnsSubdomain);
         let stale = node_selector::has_bad_label_values(&old["spec"]["nodeAffinity"]["required"]);
         let values = if stale {
@@ -125,12 +121,7 @@ impl Strategy for PersistentVolume {
         errors
     }
 
-    fn validate_subresource(
-        &self,
-        _: &Context<'_>,
-        object: &Value,
-        old: &Value,
-    ) -> Vec<FieldError> {
+    fn validate_subresource(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         object_metadata::validate_update(object, old)
     }
 
@@ -205,8 +196,8 @@ fn warnings(object: &Value) -> Vec<String> {
     warnings
 }
 
-fn validate_spec(object: &Value, values: LabelValues) -> Vec<FieldError> {
-    let mut errors = Vec::new();
+fn validate_spec(object: &Value, values: LabelValues) -> Complaints {
+    let mut errors = Complaints::default();
     let path = Path::new("spec");
     let spec = &object["spec"];
     if spec.items_at(&["accessModes"]).is_empty() {
@@ -262,7 +253,7 @@ fn validate_spec(object: &Value, values: LabelValues) -> Vec<FieldError> {
     errors
 }
 
-fn validate_capacity(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn validate_capacity(spec: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let place = path.child("capacity");
     let capacity = &spec["capacity"];
     let count = members(capacity).count();
@@ -284,7 +275,7 @@ fn validate_capacity(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>
 }
 
 /// Validates the sources, which say where a volume's data is.
-pub fn validate_sources(object: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+pub fn validate_sources(object: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let spec = &object["spec"];
     let mut sources = 0;
     for source in SOURCES
@@ -325,8 +316,8 @@ fn validate_mount_options(object: &Value) -> Option<FieldError> {
     ))
 }
 
-fn validate_change(schemas: &Schemas, object: &Value, old: &Value) -> Vec<FieldError> {
-    let mut errors = Vec::new();
+fn validate_change(schemas: &Schemas, object: &Value, old: &Value) -> Complaints {
+    let mut errors = Complaints::default();
     let spec = Path::new("spec");
     let (mut new_sources, old_sources) = (sources_of(object), sources_of(old));
     // The way in which a driver expands volumes may be set later.

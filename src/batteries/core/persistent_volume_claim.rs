@@ -7,6 +7,7 @@ use super::persistent_volume::claim_fields as checks;
 use crate::shared::object_metadata;
 use crate::shared::pod::defaults::round_up;
 use crate::shared::resource_names::{amount, is_native, validate_amount, validate_positive};
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::names::{self, NameRule};
 use polyplane_apimachinery::{Value, labels};
@@ -51,18 +52,13 @@ impl Strategy for PersistentVolumeClaim {
         object.set(&["spec"], old["spec"].clone());
     }
 
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         let mut errors = object_metadata::validate_finalizers(object);
         errors.extend(validate_spec(object, &Value::Null));
         errors
     }
 
-    fn validate_update(
-        &self,
-        context: &Context<'_>,
-        object: &Value,
-        old: &Value,
-    ) -> Vec<FieldError> {
+    fn validate_update(&self, context: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = object_metadata::validate_update(object, old);
         errors.extend(object_metadata::validate(
             object,
@@ -74,12 +70,7 @@ impl Strategy for PersistentVolumeClaim {
         errors
     }
 
-    fn validate_subresource(
-        &self,
-        _: &Context<'_>,
-        object: &Value,
-        old: &Value,
-    ) -> Vec<FieldError> {
+    fn validate_subresource(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = object_metadata::validate_update(object, old);
         errors.extend(validate_status(object));
         errors
@@ -170,8 +161,8 @@ pub fn align_sources(object: &mut Value) {
     object.set(&["spec", to], source);
 }
 
-fn validate_spec(object: &Value, old: &Value) -> Vec<FieldError> {
-    let mut errors = Vec::new();
+fn validate_spec(object: &Value, old: &Value) -> Complaints {
+    let mut errors = Complaints::default();
     let path = Path::new("spec");
     let spec = &object["spec"];
     if spec.items_at(&["accessModes"]).is_empty() {
@@ -206,7 +197,7 @@ fn validate_spec(object: &Value, old: &Value) -> Vec<FieldError> {
     errors
 }
 
-fn validate_sources(spec: &Value, old: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn validate_sources(spec: &Value, old: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let fields = ["dataSource", "dataSourceRef"];
     let any_group = fields
         .iter()
@@ -260,8 +251,8 @@ fn validate_sources(spec: &Value, old: &Value, path: &Path<'_>, errors: &mut Vec
     }
 }
 
-fn validate_status(object: &Value) -> Vec<FieldError> {
-    let mut errors = Vec::new();
+fn validate_status(object: &Value) -> Complaints {
+    let mut errors = Complaints::default();
     if object.items_at(&["spec", "accessModes"]).is_empty() {
         let spec = Path::new("Spec");
         errors.push(FieldError::required(&spec.child("accessModes"), ""));
@@ -314,10 +305,10 @@ fn validate_status(object: &Value) -> Vec<FieldError> {
     errors
 }
 
-fn validate_resource_key(name: &str, path: &Path<'_>) -> Vec<FieldError> {
+fn validate_resource_key(name: &str, path: &Path<'_>) -> Complaints {
     let complaints = names::qualified_name(name);
     if complaints.is_empty() && is_native(name) && name != "storage" {
-        return vec![FieldError::not_supported(path, name, &["storage"])];
+        return Complaints::from([FieldError::not_supported(path, name, &["storage"])]);
     }
     complaints
         .into_iter()

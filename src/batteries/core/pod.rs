@@ -7,7 +7,8 @@ use crate::shared::object_metadata;
 use crate::shared::pod::validation;
 use crate::shared::pod::validation::{PodOptions, resize, status, update};
 use crate::shared::pod::{defaults, init_annotations, qos, table_cells, warnings};
-use polyplane_apimachinery::field_error::{FieldError, Path};
+use polyplane_apimachinery::complaints::Complaints;
+use polyplane_apimachinery::field_error::Path;
 use polyplane_apimachinery::json::scan::Scanned;
 use polyplane_apimachinery::names::{self, NameRule};
 use polyplane_apimachinery::{Str, Value};
@@ -64,7 +65,7 @@ impl Strategy for Pod {
         }
     }
 
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         let mut errors = object_metadata::validate_finalizers(object);
         errors.extend(validation::validate_pod_create(
             object,
@@ -73,12 +74,7 @@ impl Strategy for Pod {
         errors
     }
 
-    fn validate_update(
-        &self,
-        context: &Context<'_>,
-        object: &Value,
-        old: &Value,
-    ) -> Vec<FieldError> {
+    fn validate_update(&self, context: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = metadata_errors(object, old);
         errors.extend(update::validate(
             context.schemas,
@@ -94,7 +90,7 @@ impl Strategy for Pod {
         context: &Context<'_>,
         object: &Value,
         old: &Value,
-    ) -> Vec<FieldError> {
+    ) -> Complaints {
         let options = PodOptions::for_pod(Some(old));
         match context.subresource {
             "resize" => {
@@ -187,7 +183,7 @@ impl Strategy for Pod {
 }
 
 /// Returns complaints about metadata by the rules of new and of changed pods.
-fn metadata_errors(object: &Value, old: &Value) -> Vec<FieldError> {
+fn metadata_errors(object: &Value, old: &Value) -> Complaints {
     let mut errors = object_metadata::validate_update(object, old);
     errors.extend(object_metadata::validate(
         object,

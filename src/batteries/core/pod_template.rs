@@ -4,7 +4,8 @@ use crate::shared::object_metadata;
 use crate::shared::pod::validation::{PodOptions, validate_pod_template_spec};
 use crate::shared::pod::{defaults, init_annotations, table_cells, warnings};
 use polyplane_apimachinery::Value;
-use polyplane_apimachinery::field_error::{FieldError, Path};
+use polyplane_apimachinery::complaints::Complaints;
+use polyplane_apimachinery::field_error::Path;
 use polyplane_registry::strategy::{Context, Strategy};
 
 /// Behaviour of PodTemplates.
@@ -28,13 +29,13 @@ impl Strategy for PodTemplate {
         Some(object["template"] != old["template"])
     }
 
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         let mut errors = object_metadata::validate_finalizers(object);
         errors.extend(template_errors(object, None));
         errors
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = object_metadata::validate_update(object, old);
         errors.extend(template_errors(object, Some(old)));
         errors
@@ -64,7 +65,7 @@ impl Strategy for PodTemplate {
     }
 }
 
-fn template_errors(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+fn template_errors(object: &Value, old: Option<&Value>) -> Complaints {
     let options = PodOptions::for_template(old.map(|old| &old["template"]));
     validate_pod_template_spec(&object["template"], &Path::new("template"), &options)
 }

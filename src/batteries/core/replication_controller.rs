@@ -5,6 +5,7 @@ use crate::shared::pod::validation::{PodOptions, validate_pod_template_spec};
 use crate::shared::pod::{defaults, init_annotations, table_cells, warnings};
 use crate::shared::validation::complaints::named;
 use crate::shared::validation::numbers::non_negative_members;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, FieldErrorKind, Path};
 use polyplane_apimachinery::json::scan::Scanned;
 use polyplane_apimachinery::{Str, Value, names};
@@ -51,25 +52,20 @@ impl Strategy for ReplicationController {
         default_labels(object);
     }
 
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         let mut errors = object_metadata::validate_finalizers(object);
         errors.extend(spec_errors(object, None));
         errors
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = object_metadata::validate_update(object, old);
         errors.extend(spec_errors(object, Some(old)));
         errors.extend(conversion_errors(object, old));
         errors
     }
 
-    fn validate_subresource(
-        &self,
-        _: &Context<'_>,
-        object: &Value,
-        old: &Value,
-    ) -> Vec<FieldError> {
+    fn validate_subresource(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = object_metadata::validate_update(object, old);
         validate_status(&object["status"], &Path::new("status"), &mut errors);
         errors
@@ -119,8 +115,8 @@ impl Strategy for ReplicationController {
     }
 }
 
-fn spec_errors(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
-    let mut errors = Vec::new();
+fn spec_errors(object: &Value, old: Option<&Value>) -> Complaints {
+    let mut errors = Complaints::default();
     let (spec, path) = (&object["spec"], Path::new("spec"));
     non_negative_members(spec, &["minReadySeconds"], &path, &mut errors);
     let selector = spec["selector"]
@@ -175,8 +171,8 @@ fn spec_errors(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
 }
 
 /// Complains about changes of fields that could not be converted from another kind.
-fn conversion_errors(object: &Value, old: &Value) -> Vec<FieldError> {
-    let mut errors = Vec::new();
+fn conversion_errors(object: &Value, old: &Value) -> Complaints {
+    let mut errors = Complaints::default();
     let annotations = old
         .at(&["metadata", "annotations"])
         .and_then(Value::as_object);
@@ -215,7 +211,7 @@ fn conversion_errors(object: &Value, old: &Value) -> Vec<FieldError> {
     errors
 }
 
-fn validate_status(status: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn validate_status(status: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let counts = [
         "replicas",
         "fullyLabeledReplicas",

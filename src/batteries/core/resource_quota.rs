@@ -8,6 +8,7 @@ use crate::shared::resource_names::{
 };
 use crate::shared::validation::bad_value;
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_registry::metadata::strings;
 use polyplane_registry::strategy::{Context, Strategy, age};
@@ -59,13 +60,13 @@ impl Strategy for ResourceQuota {
         object.set(&["spec"], old["spec"].clone());
     }
 
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         let mut errors = object_metadata::validate_finalizers(object);
         errors.extend(validate_spec(object));
         errors
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = object_metadata::validate_update(object, old);
         errors.extend(validate_spec(object));
         let scopes = |object: &Value| -> BTreeSet<String> {
@@ -86,12 +87,7 @@ impl Strategy for ResourceQuota {
         errors
     }
 
-    fn validate_subresource(
-        &self,
-        _: &Context<'_>,
-        object: &Value,
-        old: &Value,
-    ) -> Vec<FieldError> {
+    fn validate_subresource(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = object_metadata::validate_update(object, old);
         let status = Path::new("status");
         for list in ["hard", "used"] {
@@ -144,15 +140,15 @@ impl Strategy for ResourceQuota {
     }
 }
 
-fn validate_amounts(amounts: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn validate_amounts(amounts: &Value, path: &Path<'_>, errors: &mut Complaints) {
     for (name, value) in members(amounts) {
         errors.extend(validate_quota_name(name, &path.key(name)));
         errors.extend(validate_amount(name, value, &path.key(name)));
     }
 }
 
-fn validate_spec(object: &Value) -> Vec<FieldError> {
-    let mut errors = Vec::new();
+fn validate_spec(object: &Value) -> Complaints {
+    let mut errors = Complaints::default();
     let path = Path::new("spec");
     let spec = &object["spec"];
     validate_amounts(&spec["hard"], &path.child("hard"), &mut errors);
@@ -183,7 +179,7 @@ fn misfits(spec: &Value, scope: &str) -> usize {
         .count()
 }
 
-fn validate_scopes(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn validate_scopes(spec: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let shown = || Bad::Json(spec["scopes"].clone());
     let scopes = strings(&spec["scopes"]);
     for scope in &scopes {
@@ -205,7 +201,7 @@ fn validate_scopes(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) 
     }
 }
 
-fn validate_selector(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn validate_selector(spec: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let selector = &spec["scopeSelector"];
     let mut scopes = BTreeSet::new();
     for requirement in selector.items_at(&["matchExpressions"]) {
@@ -241,7 +237,7 @@ fn validate_requirement(
     requirement: &Value,
     scope: &str,
     path: &Path<'_>,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     let operator = requirement.str_at(&["operator"]);
     let bad = || Bad::Json(operator.into());

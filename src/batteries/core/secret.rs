@@ -6,6 +6,7 @@ use super::config_map::{
 use crate::shared::object_metadata;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::names::NameRule;
 use polyplane_apimachinery::{Value, json};
@@ -36,13 +37,13 @@ impl Strategy for Secret {
         }
     }
 
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         let mut errors = object_metadata::validate_finalizers(object);
         errors.extend(validate_content(object));
         errors
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut old = Cow::Borrowed(old);
         if old.get("stringData").is_some() {
             merge_texts(old.to_mut());
@@ -111,8 +112,8 @@ fn has_pem(bytes: &[u8]) -> bool {
     bytes.windows(11).any(|window| window == b"-----BEGIN ")
 }
 
-fn validate_content(object: &Value) -> Vec<FieldError> {
-    let mut errors = Vec::new();
+fn validate_content(object: &Value) -> Complaints {
+    let mut errors = Complaints::default();
     let path = Path::new("data");
     let data = &object["data"];
     let mut bytes = 0;

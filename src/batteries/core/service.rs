@@ -12,7 +12,8 @@ use crate::shared::object_metadata;
 use allocation as allocate;
 use ip_families as families;
 use polyplane_apimachinery::Value;
-use polyplane_apimachinery::field_error::{FieldError, Path};
+use polyplane_apimachinery::complaints::Complaints;
+use polyplane_apimachinery::field_error::Path;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_plane::Snapshot;
 use polyplane_registry::metadata::strings;
@@ -62,18 +63,13 @@ impl Strategy for Service {
         object.set(&["spec"], old["spec"].clone());
     }
 
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         let mut errors = object_metadata::validate_finalizers(object);
         errors.extend(checks::validate(object, &Value::Null));
         errors
     }
 
-    fn validate_update(
-        &self,
-        context: &Context<'_>,
-        object: &Value,
-        old: &Value,
-    ) -> Vec<FieldError> {
+    fn validate_update(&self, context: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let old = families::filled_in(old, &context.settings.service_ranges);
         let mut errors = object_metadata::validate_update(object, &old);
         errors.extend(change::validate(object, &old));
@@ -81,12 +77,7 @@ impl Strategy for Service {
         errors
     }
 
-    fn validate_subresource(
-        &self,
-        _: &Context<'_>,
-        object: &Value,
-        old: &Value,
-    ) -> Vec<FieldError> {
+    fn validate_subresource(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = object_metadata::validate_update(object, old);
         errors.extend(change::validate_balancer(object, old));
         errors

@@ -2,7 +2,7 @@
 
 use crate::shared::object_metadata;
 use polyplane_apimachinery::Value;
-use polyplane_apimachinery::field_error::FieldError;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::names::NameRule;
 use polyplane_registry::Scope;
 use polyplane_registry::strategy::{Context, Strategy};
@@ -22,11 +22,11 @@ impl Strategy for ServiceAccount {
         clean_references(object);
     }
 
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         object_metadata::validate_finalizers(object)
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = object_metadata::validate_update(object, old);
         errors.extend(object_metadata::validate(
             object,

@@ -3,9 +3,10 @@
 use crate::shared::network::addresses::{ip_warnings, is_ipv6, validate_endpoint_ip, validate_ip};
 use crate::shared::object_metadata;
 use crate::shared::table_cells::{age_cell, name_cell, some_of};
-use crate::shared::validation::complaints::{Errors, IMMUTABLE, complain, covered, named, one_of};
+use crate::shared::validation::complaints::{IMMUTABLE, complain, covered, named, one_of};
 use crate::shared::validation::domain_names::domain_name;
 use crate::shared::validation::members::{present, texts};
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names::{self, NameRule};
 use polyplane_apimachinery::{Value, labels};
@@ -49,7 +50,7 @@ impl Strategy for EndpointSlice {
         Some(false)
     }
 
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         let mut errors = object_metadata::validate_finalizers(object);
         validate_family(&mut errors, object);
         validate_ports(&mut errors, object.items_at(&["ports"]));
@@ -57,7 +58,7 @@ impl Strategy for EndpointSlice {
         errors
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors =
             object_metadata::validate(object, Scope::Namespaced, NameRule::DnsSubdomain);
         validate_family(&mut errors, object);
@@ -156,7 +157,7 @@ fn drop_topology(object: &mut Value, old: Option<&Value>) {
     }
 }
 
-fn validate_family(errors: &mut Errors, object: &Value) {
+fn validate_family(errors: &mut Complaints, object: &Value) {
     let path = Path::new("addressType");
     match object.str_at(&["addressType"]) {
         "" => errors.push(FieldError::required(&path, "").covered()),
@@ -164,7 +165,7 @@ fn validate_family(errors: &mut Errors, object: &Value) {
     }
 }
 
-fn validate_ports(errors: &mut Errors, ports: &[Value]) {
+fn validate_ports(errors: &mut Complaints, ports: &[Value]) {
     let list = Path::new("ports");
     if ports.len() > PORTS_MAX {
         errors.push(FieldError::too_many(&list, ports.len(), PORTS_MAX));
@@ -210,7 +211,7 @@ fn validate_ports(errors: &mut Errors, ports: &[Value]) {
     }
 }
 
-fn validate_endpoints(errors: &mut Errors, object: &Value) {
+fn validate_endpoints(errors: &mut Complaints, object: &Value) {
     let list = Path::new("endpoints");
     let endpoints = object.items_at(&["endpoints"]);
     if endpoints.len() > ENDPOINTS_MAX {
@@ -260,7 +261,13 @@ fn validate_endpoints(errors: &mut Errors, object: &Value) {
     }
 }
 
-fn validate_address(errors: &mut Errors, family: &str, address: &str, list: &Path<'_>, at: usize) {
+fn validate_address(
+    errors: &mut Complaints,
+    family: &str,
+    address: &str,
+    list: &Path<'_>,
+    at: usize,
+) {
     let path = list.index(at);
     let (found, six) = match family {
         "IPv4" => (validate_ip(&path, address, &[]), false),
@@ -290,7 +297,7 @@ fn validate_address(errors: &mut Errors, family: &str, address: &str, list: &Pat
     errors.extend(validate_endpoint_ip(&path, address));
 }
 
-fn validate_hints(errors: &mut Errors, hints: &Value, path: &Path<'_>) {
+fn validate_hints(errors: &mut Complaints, hints: &Value, path: &Path<'_>) {
     let rules: [(&str, NameCheck); 2] = [
         ("forZones", names::label_value),
         ("forNodes", names::dns1123_subdomain),

@@ -4,9 +4,10 @@ use crate::bootstrap;
 use crate::shared::object_metadata;
 use crate::shared::table_cells::{age_cell, name_cell};
 use crate::shared::validation::bad_value;
-use crate::shared::validation::complaints::{Errors, complain, named};
+use crate::shared::validation::complaints::{complain, named};
 use crate::shared::validation::members::{present, texts};
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::json::scan::Scanned;
 use polyplane_apimachinery::names::{self, NameRule};
@@ -35,20 +36,20 @@ const SUBJECT_KINDS: [&str; 3] = ["Group", "ServiceAccount", "User"];
 pub struct FlowSchema;
 
 impl Strategy for FlowSchema {
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         let mut errors = object_metadata::validate_finalizers(object);
         validate(&mut errors, object);
         errors
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, _: &Value) -> Vec<FieldError> {
+    fn validate_update(&self, _: &Context<'_>, object: &Value, _: &Value) -> Complaints {
         let mut errors = object_metadata::validate(object, Scope::Cluster, NameRule::DnsSubdomain);
         validate(&mut errors, object);
         errors
     }
 
-    fn validate_subresource(&self, _: &Context<'_>, object: &Value, _: &Value) -> Vec<FieldError> {
-        let mut errors = Errors::new();
+    fn validate_subresource(&self, _: &Context<'_>, object: &Value, _: &Value) -> Complaints {
+        let mut errors = Complaints::default();
         validate_status(&mut errors, object);
         errors
     }
@@ -91,7 +92,7 @@ pub fn mandatory_spec(resource: &str, name: &str) -> Option<&'static Value> {
 }
 
 /// Validates the conditions: types must be present and different.
-pub fn validate_status(errors: &mut Errors, object: &Value) {
+pub fn validate_status(errors: &mut Complaints, object: &Value) {
     let (status, mut seen) = (Path::new("status"), BTreeSet::new());
     let list = status.child("conditions");
     for (at, condition) in object
@@ -110,7 +111,7 @@ pub fn validate_status(errors: &mut Errors, object: &Value) {
     }
 }
 
-fn validate(errors: &mut Errors, object: &Value) {
+fn validate(errors: &mut Complaints, object: &Value) {
     let (path, spec) = (Path::new("spec"), &object["spec"]);
     let name = object.str_at(&["metadata", "name"]);
     validate_spec(errors, name, spec, &path);
@@ -147,7 +148,7 @@ pub fn same(left: &Value, right: &Value) -> bool {
     }
 }
 
-fn validate_spec(errors: &mut Errors, name: &str, spec: &Value, path: &Path<'_>) {
+fn validate_spec(errors: &mut Complaints, name: &str, spec: &Value, path: &Path<'_>) {
     let precedence = spec.int_at(&["matchingPrecedence"]).unwrap_or(0);
     let place = path.child("matchingPrecedence");
     if precedence <= 0 {
@@ -197,7 +198,7 @@ fn validate_spec(errors: &mut Errors, name: &str, spec: &Value, path: &Path<'_>)
     }
 }
 
-fn validate_rules(errors: &mut Errors, rule: &Value, path: &Path<'_>) {
+fn validate_rules(errors: &mut Complaints, rule: &Value, path: &Path<'_>) {
     let subjects = rule.items_at(&["subjects"]);
     let list = path.child("subjects");
     if subjects.is_empty() {
@@ -225,7 +226,7 @@ fn validate_rules(errors: &mut Errors, rule: &Value, path: &Path<'_>) {
     }
 }
 
-fn validate_subject(errors: &mut Errors, subject: &Value, path: &Path<'_>) {
+fn validate_subject(errors: &mut Complaints, subject: &Value, path: &Path<'_>) {
     let kind = subject.str_at(&["kind"]);
     let members = [
         ("ServiceAccount", "serviceAccount"),
@@ -256,7 +257,7 @@ fn validate_subject(errors: &mut Errors, subject: &Value, path: &Path<'_>) {
     }
 }
 
-fn validate_member(errors: &mut Errors, kind: &str, member: &Value, path: &Path<'_>) {
+fn validate_member(errors: &mut Complaints, kind: &str, member: &Value, path: &Path<'_>) {
     let name = member.str_at(&["name"]);
     if name.is_empty() {
         errors.push(FieldError::required(&path.child("name"), ""));
@@ -287,7 +288,7 @@ fn validate_member(errors: &mut Errors, kind: &str, member: &Value, path: &Path<
 }
 
 /// Complains about a list in which a wildcard is not the only item.
-fn lone_wildcard(errors: &mut Errors, rule: &Value, field: &str, words: &str, path: &Path<'_>) {
+fn lone_wildcard(errors: &mut Complaints, rule: &Value, field: &str, words: &str, path: &Path<'_>) {
     let list = texts(&rule[field]);
     if list.len() > 1 && list.contains(&"*") {
         let detail = format!("if '*' is present, must not specify other {words}");
@@ -299,7 +300,7 @@ fn lone_wildcard(errors: &mut Errors, rule: &Value, field: &str, words: &str, pa
     }
 }
 
-fn validate_verbs(errors: &mut Errors, rule: &Value, path: &Path<'_>) {
+fn validate_verbs(errors: &mut Complaints, rule: &Value, path: &Path<'_>) {
     let verbs = texts(&rule["verbs"]);
     let place = path.child("verbs");
     if verbs.is_empty() {
@@ -317,7 +318,7 @@ fn validate_verbs(errors: &mut Errors, rule: &Value, path: &Path<'_>) {
     lone_wildcard(errors, rule, "verbs", "verbs", path);
 }
 
-fn validate_resource_rule(errors: &mut Errors, rule: &Value, path: &Path<'_>) {
+fn validate_resource_rule(errors: &mut Complaints, rule: &Value, path: &Path<'_>) {
     validate_verbs(errors, rule, path);
     for (field, required, words) in [
         (
@@ -355,7 +356,7 @@ fn validate_resource_rule(errors: &mut Errors, rule: &Value, path: &Path<'_>) {
     }
 }
 
-fn validate_other_rule(errors: &mut Errors, rule: &Value, path: &Path<'_>) {
+fn validate_other_rule(errors: &mut Complaints, rule: &Value, path: &Path<'_>) {
     validate_verbs(errors, rule, path);
     let list = path.child("nonResourceURLs");
     let urls = texts(&rule["nonResourceURLs"]);

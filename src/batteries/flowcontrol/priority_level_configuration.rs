@@ -4,9 +4,10 @@ use super::flow_schema::{mandatory_spec, same, validate_status};
 use crate::shared::object_metadata;
 use crate::shared::table_cells::{age_cell, name_cell};
 use crate::shared::validation::bad_value;
-use crate::shared::validation::complaints::{Errors, named};
+use crate::shared::validation::complaints::named;
 use crate::shared::validation::members::present;
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names::NameRule;
 use polyplane_registry::Scope;
@@ -23,20 +24,20 @@ const HASH_BITS_MAX: i64 = 60;
 pub struct PriorityLevelConfiguration;
 
 impl Strategy for PriorityLevelConfiguration {
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         let mut errors = object_metadata::validate_finalizers(object);
         validate(&mut errors, object);
         errors
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, _: &Value) -> Vec<FieldError> {
+    fn validate_update(&self, _: &Context<'_>, object: &Value, _: &Value) -> Complaints {
         let mut errors = object_metadata::validate(object, Scope::Cluster, NameRule::DnsSubdomain);
         validate(&mut errors, object);
         errors
     }
 
-    fn validate_subresource(&self, _: &Context<'_>, object: &Value, _: &Value) -> Vec<FieldError> {
-        let mut errors = Errors::new();
+    fn validate_subresource(&self, _: &Context<'_>, object: &Value, _: &Value) -> Complaints {
+        let mut errors = Complaints::default();
         validate_status(&mut errors, object);
         errors
     }
@@ -60,7 +61,7 @@ impl Strategy for PriorityLevelConfiguration {
     }
 }
 
-fn validate(errors: &mut Errors, object: &Value) {
+fn validate(errors: &mut Complaints, object: &Value) {
     let name = object.str_at(&["metadata", "name"]);
     if present(&object["metadata"]["annotations"][KEEP_ZERO_ANNOTATION]) {
         let path = Path::new("metadata");
@@ -88,7 +89,7 @@ fn validate(errors: &mut Errors, object: &Value) {
     validate_status(errors, object);
 }
 
-fn validate_spec(errors: &mut Errors, name: &str, spec: &Value, path: &Path<'_>) {
+fn validate_spec(errors: &mut Complaints, name: &str, spec: &Value, path: &Path<'_>) {
     let kind = spec.str_at(&["type"]);
     if (name == "exempt") != (kind == "Exempt") {
         let detail = "must be 'Exempt' if and only if `name` is 'exempt'";
@@ -117,7 +118,7 @@ fn validate_spec(errors: &mut Errors, name: &str, spec: &Value, path: &Path<'_>)
     }
 }
 
-fn shares(errors: &mut Errors, owner: &Value, path: &Path<'_>) {
+fn shares(errors: &mut Complaints, owner: &Value, path: &Path<'_>) {
     let number = owner.int_at(&["nominalConcurrencyShares"]).unwrap_or(0);
     if number < 0 {
         let detail = "must be a non-negative integer";
@@ -129,7 +130,7 @@ fn shares(errors: &mut Errors, owner: &Value, path: &Path<'_>) {
     }
 }
 
-fn lendable(errors: &mut Errors, owner: &Value, path: &Path<'_>) {
+fn lendable(errors: &mut Complaints, owner: &Value, path: &Path<'_>) {
     let percent = owner.int_at(&["lendablePercent"]).unwrap_or(0);
     if !(0..=100).contains(&percent) {
         let detail = "must be between 0 and 100, inclusive";
@@ -141,7 +142,7 @@ fn lendable(errors: &mut Errors, owner: &Value, path: &Path<'_>) {
     }
 }
 
-fn validate_limited(errors: &mut Errors, limited: &Value, path: &Path<'_>) {
+fn validate_limited(errors: &mut Complaints, limited: &Value, path: &Path<'_>) {
     if limited.is_null() {
         return;
     }
@@ -171,7 +172,7 @@ fn validate_limited(errors: &mut Errors, limited: &Value, path: &Path<'_>) {
     }
 }
 
-fn validate_queuing(errors: &mut Errors, queuing: &Value, path: &Path<'_>) {
+fn validate_queuing(errors: &mut Complaints, queuing: &Value, path: &Path<'_>) {
     if queuing.is_null() {
         return;
     }

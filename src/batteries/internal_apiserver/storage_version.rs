@@ -2,10 +2,11 @@
 
 use crate::shared::object_metadata;
 use crate::shared::table_cells::{age_cell, name_cell, some_of};
-use crate::shared::validation::complaints::{Errors, complain};
+use crate::shared::validation::complaints::complain;
 use crate::shared::validation::members::texts;
 use crate::shared::validation::object_names::own_name_rule;
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::labels;
 use polyplane_apimachinery::names::{self, NameRule};
@@ -21,7 +22,7 @@ impl Strategy for StorageVersion {
         Some(NameRule::Own)
     }
 
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         let mut errors = own_name_rule(object, |name, _| name_complaints(name));
         errors.extend(object_metadata::validate_finalizers(object));
         validate_status(&mut errors, &object["status"]);
@@ -29,12 +30,12 @@ impl Strategy for StorageVersion {
     }
 
     /// As upstream, which checks nothing here.
-    fn validate_update(&self, _: &Context<'_>, _: &Value, _: &Value) -> Vec<FieldError> {
-        Vec::new()
+    fn validate_update(&self, _: &Context<'_>, _: &Value, _: &Value) -> Complaints {
+        Complaints::default()
     }
 
-    fn validate_subresource(&self, _: &Context<'_>, object: &Value, _: &Value) -> Vec<FieldError> {
-        let mut errors = Errors::new();
+    fn validate_subresource(&self, _: &Context<'_>, object: &Value, _: &Value) -> Complaints {
+        let mut errors = Complaints::default();
         validate_status(&mut errors, &object["status"]);
         errors
     }
@@ -71,7 +72,7 @@ fn name_complaints(name: &str) -> Vec<String> {
     group.chain(resource).collect()
 }
 
-fn validate_status(errors: &mut Errors, status: &Value) {
+fn validate_status(errors: &mut Complaints, status: &Value) {
     let path = Path::new("status");
     let servers = status.items_at(&["storageVersions"]);
     let mut seen = BTreeSet::new();
@@ -88,7 +89,7 @@ fn validate_status(errors: &mut Errors, status: &Value) {
     validate_conditions(errors, &path, status.items_at(&["conditions"]));
 }
 
-fn validate_server(errors: &mut Errors, path: &Path<'_>, server: &Value) {
+fn validate_server(errors: &mut Complaints, path: &Path<'_>, server: &Value) {
     let id = server.str_at(&["apiServerID"]);
     let place = path.child("apiServerID");
     complain(errors, &place, id, names::dns1123_subdomain(id));
@@ -118,7 +119,7 @@ fn validate_server(errors: &mut Errors, path: &Path<'_>, server: &Value) {
 }
 
 /// Checks the version in which all servers encode, which there is if they agree.
-fn validate_common(errors: &mut Errors, path: &Path<'_>, status: &Value, servers: &[Value]) {
+fn validate_common(errors: &mut Complaints, path: &Path<'_>, status: &Value, servers: &[Value]) {
     let encodings: BTreeSet<&str> = servers
         .iter()
         .map(|server| server.str_at(&["encodingVersion"]))
@@ -145,7 +146,7 @@ fn validate_common(errors: &mut Errors, path: &Path<'_>, status: &Value, servers
 }
 
 /// Checks the conditions. As upstream, errors name them as items of the status.
-fn validate_conditions(errors: &mut Errors, path: &Path<'_>, conditions: &[Value]) {
+fn validate_conditions(errors: &mut Complaints, path: &Path<'_>, conditions: &[Value]) {
     let mut seen = BTreeMap::new();
     for (at, condition) in conditions.iter().enumerate() {
         let place = path.index(at);
@@ -174,7 +175,7 @@ fn validate_conditions(errors: &mut Errors, path: &Path<'_>, conditions: &[Value
     }
 }
 
-fn version(errors: &mut Errors, path: &Path<'_>, text: &str) {
+fn version(errors: &mut Complaints, path: &Path<'_>, text: &str) {
     let complaints = version_complaints(text);
     if !complaints.is_empty() {
         errors.push(FieldError::invalid(path, text, complaints.join(",")));

@@ -4,7 +4,7 @@ use super::responders::{self, FINAL};
 use super::{progress, target, validate_create, validate_status, validate_update};
 use crate::shared::table_cells::{age_cell, name_cell};
 use polyplane_apimachinery::Value;
-use polyplane_apimachinery::field_error::FieldError;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::time::{Timestamp, human_duration};
 use polyplane_registry::strategy::{Context, Strategy, age};
 
@@ -17,11 +17,11 @@ impl Strategy for Eviction {
         Some(object["spec"] != old["spec"])
     }
 
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         validate_create(object)
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         validate_update(object, old)
     }
 
@@ -30,7 +30,7 @@ impl Strategy for Eviction {
         context: &Context<'_>,
         object: &Value,
         old: &Value,
-    ) -> Vec<FieldError> {
+    ) -> Complaints {
         let mut errors = validate_status(object, old);
         let (status, before) = (&object["status"], &old["status"]);
         responders::validate(&mut errors, status, before, context.now);

@@ -3,7 +3,7 @@
 use super::{progress, target, validate_create, validate_status, validate_update};
 use crate::shared::table_cells::{age_cell, name_cell};
 use polyplane_apimachinery::Value;
-use polyplane_apimachinery::field_error::FieldError;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_registry::strategy::{Context, Strategy};
 
 /// Behaviour of EvictionRequests.
@@ -15,20 +15,15 @@ impl Strategy for EvictionRequest {
         Some(object["spec"] != old["spec"])
     }
 
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         validate_create(object)
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         validate_update(object, old)
     }
 
-    fn validate_subresource(
-        &self,
-        _: &Context<'_>,
-        object: &Value,
-        old: &Value,
-    ) -> Vec<FieldError> {
+    fn validate_subresource(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         validate_status(object, old)
     }
 

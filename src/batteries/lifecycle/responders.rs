@@ -4,8 +4,9 @@
 
 use super::conditions_hold;
 use crate::shared::validation::bad_value;
-use crate::shared::validation::complaints::{Errors, IMMUTABLE, named};
+use crate::shared::validation::complaints::{IMMUTABLE, named};
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::time::Timestamp;
 use std::collections::BTreeSet;
@@ -41,7 +42,7 @@ struct Change<'a> {
 
 /// Validates the responders of a changed status, and that an eviction that has ended stays so. `now` is in
 /// seconds since 1970.
-pub fn validate(errors: &mut Errors, new: &Value, old: &Value, now: i64) {
+pub fn validate(errors: &mut Complaints, new: &Value, old: &Value, now: i64) {
     let path = Path::new("status");
     let mut is_final = false;
     for kind in ["TargetEvicted", "Failed"] {
@@ -71,7 +72,7 @@ pub fn validate(errors: &mut Errors, new: &Value, old: &Value, now: i64) {
 }
 
 impl Change<'_> {
-    fn validate_targets(&self, errors: &mut Errors, path: &Path<'_>) {
+    fn validate_targets(&self, errors: &mut Complaints, path: &Path<'_>) {
         let [new, old] = [self.new, self.old].map(|status| status.items_at(&["targetResponders"]));
         let refused =
             |detail: &str| FieldError::invalid(path, bad_value::list(TARGET, new), detail);
@@ -130,7 +131,7 @@ impl Change<'_> {
 
     fn validate_target(
         &self,
-        errors: &mut Errors,
+        errors: &mut Complaints,
         path: &Path<'_>,
         target: &Value,
         (expected, why): &(Vec<String>, &str),
@@ -183,7 +184,7 @@ impl Change<'_> {
         }
     }
 
-    fn validate_reports(&self, errors: &mut Errors, path: &Path<'_>) {
+    fn validate_reports(&self, errors: &mut Complaints, path: &Path<'_>) {
         let targets = self.new.items_at(&["targetResponders"]);
         let reports = self.new.items_at(&["responders"]);
         let refused =
@@ -214,7 +215,7 @@ impl Change<'_> {
     /// Validates what a responder reports. Only an active one may change it.
     fn validate_report(
         &self,
-        errors: &mut Errors,
+        errors: &mut Complaints,
         path: &Path<'_>,
         (report, old): (&Value, Option<&Value>),
         is_active: bool,
@@ -224,7 +225,7 @@ impl Change<'_> {
             return errors.push(FieldError::invalid(path, bad, IMMUTABLE));
         }
         let at = |field: &str| (time(report, field), old.and_then(|old| time(old, field)));
-        let refuse = |errors: &mut Errors, field: &str, detail: &str| {
+        let refuse = |errors: &mut Complaints, field: &str, detail: &str| {
             let bad = Bad::Json(report[field].clone());
             errors.push(FieldError::invalid(&path.child(field), bad, detail));
         };
@@ -329,7 +330,7 @@ mod tests {
     const NOW: i64 = 1_715_000_000;
 
     fn errors(new: &Value, old: &Value) -> Vec<String> {
-        let mut errors = Errors::new();
+        let mut errors = Complaints::default();
         validate(&mut errors, new, old, NOW);
         errors.iter().map(ToString::to_string).collect()
     }

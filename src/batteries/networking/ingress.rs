@@ -4,9 +4,10 @@ use super::ingress_class::validate_reference;
 use crate::shared::network::addresses::{ip_warnings, validate_ip};
 use crate::shared::object_metadata;
 use crate::shared::table_cells::{age_cell, name_cell};
-use crate::shared::validation::complaints::{Errors, complain, named};
+use crate::shared::validation::complaints::{complain, named};
 use crate::shared::validation::members::{present, texts};
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::names::{self, NameRule};
 use polyplane_registry::Scope;
@@ -31,7 +32,7 @@ struct Leniency {
 type ServiceNames = fn(&str) -> Vec<String>;
 
 impl Strategy for Ingress {
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         let mut errors = object_metadata::validate_finalizers(object);
         validate_spec(&mut errors, &object["spec"], Leniency::default());
         let annotation = object["metadata"]["annotations"][CLASS_ANNOTATION].as_str();
@@ -50,7 +51,7 @@ impl Strategy for Ingress {
         errors
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = object_metadata::validate_update(object, old);
         errors.extend(object_metadata::validate(
             object,
@@ -61,12 +62,7 @@ impl Strategy for Ingress {
         errors
     }
 
-    fn validate_subresource(
-        &self,
-        _: &Context<'_>,
-        object: &Value,
-        old: &Value,
-    ) -> Vec<FieldError> {
+    fn validate_subresource(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = object_metadata::validate_update(object, old);
         validate_status(&mut errors, object, old);
         errors
@@ -166,7 +162,7 @@ fn leniency(old: &Value) -> Leniency {
         !name.is_empty() && !names::dns1123_subdomain(name).is_empty()
     };
     let bad_wildcard = |rule: &Value| {
-        let mut errors = Errors::new();
+        let mut errors = Complaints::default();
         if rule.str_at(&["host"]).contains('*') {
             validate_rule_value(&mut errors, rule, &Path::NIL, names::dns1035_label);
         }
@@ -178,7 +174,7 @@ fn leniency(old: &Value) -> Leniency {
     }
 }
 
-fn validate_spec(errors: &mut Errors, spec: &Value, lenient: Leniency) {
+fn validate_spec(errors: &mut Complaints, spec: &Value, lenient: Leniency) {
     let path = Path::new("spec");
     let rules = spec.items_at(&["rules"]);
     if rules.is_empty() && spec["defaultBackend"].is_null() {
@@ -240,7 +236,7 @@ fn host_complaints(host: &str) -> Vec<String> {
     }
 }
 
-fn validate_rule(errors: &mut Errors, rule: &Value, path: &Path<'_>, lenient: Leniency) {
+fn validate_rule(errors: &mut Complaints, rule: &Value, path: &Path<'_>, lenient: Leniency) {
     let host = rule.str_at(&["host"]);
     if !host.is_empty() {
         if names::ip_sloppy(host).is_some() {
@@ -254,7 +250,12 @@ fn validate_rule(errors: &mut Errors, rule: &Value, path: &Path<'_>, lenient: Le
     }
 }
 
-fn validate_rule_value(errors: &mut Errors, rule: &Value, path: &Path<'_>, services: ServiceNames) {
+fn validate_rule_value(
+    errors: &mut Complaints,
+    rule: &Value,
+    path: &Path<'_>,
+    services: ServiceNames,
+) {
     if rule["http"].is_null() {
         return;
     }
@@ -269,7 +270,7 @@ fn validate_rule_value(errors: &mut Errors, rule: &Value, path: &Path<'_>, servi
     }
 }
 
-fn validate_path(errors: &mut Errors, item: &Value, path: &Path<'_>, services: ServiceNames) {
+fn validate_path(errors: &mut Complaints, item: &Value, path: &Path<'_>, services: ServiceNames) {
     let place = path.child("path");
     let text = item.str_at(&["path"]);
     let Some(kind) = item["pathType"].as_str() else {
@@ -309,7 +310,12 @@ fn validate_path(errors: &mut Errors, item: &Value, path: &Path<'_>, services: S
     validate_backend(errors, &item["backend"], &path.child("backend"), services);
 }
 
-fn validate_backend(errors: &mut Errors, backend: &Value, path: &Path<'_>, services: ServiceNames) {
+fn validate_backend(
+    errors: &mut Complaints,
+    backend: &Value,
+    path: &Path<'_>,
+    services: ServiceNames,
+) {
     match (present(&backend["resource"]), present(&backend["service"])) {
         (true, true) => {
             let detail = "cannot set both resource and service backends";
@@ -327,7 +333,12 @@ fn validate_backend(errors: &mut Errors, backend: &Value, path: &Path<'_>, servi
     }
 }
 
-fn validate_service(errors: &mut Errors, service: &Value, path: &Path<'_>, services: ServiceNames) {
+fn validate_service(
+    errors: &mut Complaints,
+    service: &Value,
+    path: &Path<'_>,
+    services: ServiceNames,
+) {
     let place = path.child("service");
     let name = service.str_at(&["name"]);
     if name.is_empty() {
@@ -359,7 +370,7 @@ fn validate_service(errors: &mut Errors, service: &Value, path: &Path<'_>, servi
     }
 }
 
-fn validate_status(errors: &mut Errors, object: &Value, old: &Value) {
+fn validate_status(errors: &mut Complaints, object: &Value, old: &Value) {
     let points = |object: &'_ Value| {
         object
             .items_at(&["status", "loadBalancer", "ingress"])

@@ -2,10 +2,11 @@
 
 use crate::shared::object_metadata;
 use crate::shared::table_cells::age_cell;
-use crate::shared::validation::complaints::{Errors, IMMUTABLE, complain};
+use crate::shared::validation::complaints::{IMMUTABLE, complain};
 use crate::shared::validation::domain_names::domain_prefixed_path;
 use crate::shared::validation::members::present;
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names::{self, NameRule};
 use polyplane_registry::Scope;
@@ -19,13 +20,13 @@ const DEFAULT_ANNOTATION: &str = "ingressclass.kubernetes.io/is-default-class";
 pub struct IngressClass;
 
 impl Strategy for IngressClass {
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         let mut errors = object_metadata::validate_finalizers(object);
         validate_spec(&mut errors, &object["spec"]);
         errors
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = object_metadata::validate_update(object, old);
         let controller = object.str_at(&["spec", "controller"]);
         if controller != old.str_at(&["spec", "controller"]) {
@@ -68,7 +69,7 @@ impl Strategy for IngressClass {
     }
 }
 
-fn validate_spec(errors: &mut Errors, spec: &Value) {
+fn validate_spec(errors: &mut Complaints, spec: &Value) {
     let path = Path::new("spec");
     let controller = spec.str_at(&["controller"]);
     if controller.len() > CONTROLLER_BYTES_MAX {
@@ -118,7 +119,7 @@ fn validate_spec(errors: &mut Errors, spec: &Value) {
 }
 
 /// Validates the group, kind and name of a reference.
-pub fn validate_reference(errors: &mut Errors, reference: &Value, path: &Path<'_>) {
+pub fn validate_reference(errors: &mut Complaints, reference: &Value, path: &Path<'_>) {
     if let Some(group) = reference["apiGroup"].as_str() {
         complain(
             errors,

@@ -2,10 +2,11 @@
 
 use crate::shared::object_metadata;
 use crate::shared::table_cells::{age_cell, name_cell};
-use crate::shared::validation::complaints::{Errors, complain};
+use crate::shared::validation::complaints::complain;
 use crate::shared::validation::members::present;
 use crate::shared::validation::object_names::own_name_rule;
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names::{self, NameRule};
 use polyplane_registry::Scope;
@@ -20,11 +21,11 @@ impl Strategy for IpAddress {
         Some(NameRule::Own)
     }
 
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         validate(object)
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = object_metadata::validate(object, Scope::Cluster, NameRule::PathSegment);
         errors.extend(validate(object));
         errors.extend(object_metadata::validate_update(object, old));
@@ -49,7 +50,7 @@ impl Strategy for IpAddress {
     }
 }
 
-fn validate(object: &Value) -> Errors {
+fn validate(object: &Value) -> Complaints {
     let mut errors = own_name_rule(object, |name, _| names::ip_complaints(name));
     errors.extend(object_metadata::validate_finalizers(object));
     let parent = &object["spec"]["parentRef"];

@@ -3,10 +3,11 @@
 use crate::shared::network::addresses::{cidr_warnings, validate_cidr};
 use crate::shared::object_metadata;
 use crate::shared::table_cells::{age_cell, name_cell};
-use crate::shared::validation::complaints::{Errors, complain, named};
+use crate::shared::validation::complaints::{complain, named};
 use crate::shared::validation::members::{present, texts};
 use crate::shared::validation::selectors::{SelectorValues, selector, selector_values};
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::labels::Selector;
 use polyplane_apimachinery::names;
@@ -43,7 +44,7 @@ impl Strategy for NetworkPolicy {
         true
     }
 
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         let mut errors = object_metadata::validate_finalizers(object);
         let before = Before {
             values: SelectorValues::Checked,
@@ -53,7 +54,7 @@ impl Strategy for NetworkPolicy {
         errors
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = object_metadata::validate_update(object, old);
         let mut ranges = Vec::new();
         each_block(&old["spec"], |block, _| {
@@ -108,7 +109,7 @@ fn each_block<'v>(spec: &'v Value, mut visit: impl FnMut(&'v Value, &Path<'_>)) 
     }
 }
 
-fn validate_spec(errors: &mut Errors, spec: &Value, before: &Before<'_>) {
+fn validate_spec(errors: &mut Complaints, spec: &Value, before: &Before<'_>) {
     let path = Path::new("spec");
     selector(
         errors,
@@ -152,7 +153,7 @@ fn validate_spec(errors: &mut Errors, spec: &Value, before: &Before<'_>) {
     }
 }
 
-fn validate_port(errors: &mut Errors, port: &Value, path: &Path<'_>) {
+fn validate_port(errors: &mut Complaints, port: &Value, path: &Path<'_>) {
     if let Some(protocol) = port["protocol"]
         .as_str()
         .filter(|name| !PROTOCOLS.contains(name))
@@ -194,7 +195,7 @@ fn validate_port(errors: &mut Errors, port: &Value, path: &Path<'_>) {
     }
 }
 
-fn validate_peer(errors: &mut Errors, peer: &Value, path: &Path<'_>, before: &Before<'_>) {
+fn validate_peer(errors: &mut Complaints, peer: &Value, path: &Path<'_>, before: &Before<'_>) {
     let mut peers = 0;
     for field in ["podSelector", "namespaceSelector"] {
         if present(&peer[field]) {
@@ -216,7 +217,7 @@ fn validate_peer(errors: &mut Errors, peer: &Value, path: &Path<'_>, before: &Be
     }
 }
 
-fn validate_block(errors: &mut Errors, block: &Value, path: &Path<'_>, before: &Before<'_>) {
+fn validate_block(errors: &mut Complaints, block: &Value, path: &Path<'_>, before: &Before<'_>) {
     let range = block.str_at(&["cidr"]);
     if range.is_empty() {
         errors.push(FieldError::required(&path.child("cidr"), "").covered());

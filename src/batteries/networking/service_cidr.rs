@@ -2,9 +2,10 @@
 
 use crate::shared::object_metadata;
 use crate::shared::table_cells::{age_cell, name_cell};
-use crate::shared::validation::complaints::{Errors, IMMUTABLE, complain};
+use crate::shared::validation::complaints::{IMMUTABLE, complain};
 use crate::shared::validation::members::texts;
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::{json, names};
 use polyplane_registry::strategy::{Context, Strategy};
@@ -14,13 +15,13 @@ use polyplane_registry::strategy::{Context, Strategy};
 pub struct ServiceCidr;
 
 impl Strategy for ServiceCidr {
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         let mut errors = object_metadata::validate_finalizers(object);
         validate_ranges(&mut errors, &object["spec"]["cidrs"]);
         errors
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = object_metadata::validate_update(object, old);
         let list = &object["spec"]["cidrs"];
         let (now, then) = (texts(list), texts(&old["spec"]["cidrs"]));
@@ -46,12 +47,7 @@ impl Strategy for ServiceCidr {
         errors
     }
 
-    fn validate_subresource(
-        &self,
-        _: &Context<'_>,
-        object: &Value,
-        old: &Value,
-    ) -> Vec<FieldError> {
+    fn validate_subresource(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         object_metadata::validate_update(object, old)
     }
 
@@ -61,7 +57,7 @@ impl Strategy for ServiceCidr {
     }
 }
 
-fn validate_ranges(errors: &mut Errors, list: &Value) {
+fn validate_ranges(errors: &mut Complaints, list: &Value) {
     let spec = Path::new("spec");
     let path = spec.child("cidrs");
     let ranges = texts(list);

@@ -6,7 +6,8 @@ use crate::shared::pod::validation::options::PodOptions;
 use crate::shared::pod::validation::resources::{self, Names};
 use crate::shared::table_cells::{age_cell, name_cell};
 use crate::shared::validation::bad_value;
-use crate::shared::validation::complaints::{Errors, IMMUTABLE, complain, covered, named};
+use crate::shared::validation::complaints::{IMMUTABLE, complain, covered, named};
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names::{self, NameRule};
 use polyplane_apimachinery::{Map, Value, json, labels};
@@ -20,13 +21,13 @@ const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
 pub struct RuntimeClass;
 
 impl Strategy for RuntimeClass {
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         let mut errors = object_metadata::validate_finalizers(object);
         validate(&mut errors, object);
         errors
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = object_metadata::validate(object, Scope::Cluster, NameRule::DnsSubdomain);
         validate(&mut errors, object);
         errors.extend(object_metadata::validate_update(object, old));
@@ -57,7 +58,7 @@ impl Strategy for RuntimeClass {
     }
 }
 
-fn validate(errors: &mut Errors, object: &Value) {
+fn validate(errors: &mut Complaints, object: &Value) {
     let handler = object.str_at(&["handler"]);
     if handler.is_empty() {
         errors.push(FieldError::required(&Path::new("handler"), "").covered());
@@ -84,13 +85,13 @@ fn validate(errors: &mut Errors, object: &Value) {
 }
 
 /// Checks the overhead of a sandbox like the limits of a container.
-fn validate_overhead(errors: &mut Errors, amounts: &Value, path: &Path<'_>) {
+fn validate_overhead(errors: &mut Complaints, amounts: &Value, path: &Path<'_>) {
     let limits = json!({"limits": (amounts.clone())});
     let options = PodOptions::for_template(None);
     resources::validate(&limits, Names::Container, None, path, &options, errors);
 }
 
-fn validate_tolerations(errors: &mut Errors, tolerations: &[Value], list: &Path<'_>) {
+fn validate_tolerations(errors: &mut Complaints, tolerations: &[Value], list: &Path<'_>) {
     for (at, toleration) in tolerations.iter().enumerate() {
         validate_toleration(errors, toleration, &list.index(at));
     }
@@ -110,7 +111,7 @@ fn validate_tolerations(errors: &mut Errors, tolerations: &[Value], list: &Path<
     }
 }
 
-fn validate_toleration(errors: &mut Errors, toleration: &Value, path: &Path<'_>) {
+fn validate_toleration(errors: &mut Complaints, toleration: &Value, path: &Path<'_>) {
     let text = |field: &str| toleration.str_at(&[field]);
     if !text("key").is_empty() {
         let found = labels::validate_label_name(text("key"), &path.child("key"));
@@ -172,7 +173,7 @@ mod tests {
     #[test]
     fn an_overhead_has_whole_huge_pages_as_the_limits_of_containers_have() {
         let refused = |amounts: Value| {
-            let mut errors = Errors::new();
+            let mut errors = Complaints::default();
             validate_overhead(&mut errors, &amounts, &Path::new("overhead"));
             let texts = errors.iter().map(FieldError::to_string);
             texts.collect::<Vec<_>>().join(", ")

@@ -3,12 +3,13 @@
 use crate::networking::ingress::keep_spec;
 use crate::shared::table_cells::{age_cell, name_cell};
 use crate::shared::validation::bad_value;
-use crate::shared::validation::complaints::{Errors, one_of_if_set};
+use crate::shared::validation::complaints::one_of_if_set;
 use crate::shared::validation::conditions::conditions;
 use crate::shared::validation::members::present;
 use crate::shared::validation::numbers::count_or_percent;
 use crate::shared::validation::selectors::{SelectorValues, selector, selector_values};
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::int_or_string::IntOrString;
 use polyplane_registry::strategy::{Context, Strategy};
@@ -22,11 +23,11 @@ impl Strategy for PodDisruptionBudget {
         true
     }
 
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         validate(object, SelectorValues::Checked)
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         validate(object, selector_values(&old["spec"]["selector"]))
     }
 
@@ -34,8 +35,8 @@ impl Strategy for PodDisruptionBudget {
         keep_spec(object, old);
     }
 
-    fn validate_subresource(&self, _: &Context<'_>, object: &Value, _: &Value) -> Vec<FieldError> {
-        let mut errors = Errors::new();
+    fn validate_subresource(&self, _: &Context<'_>, object: &Value, _: &Value) -> Complaints {
+        let mut errors = Complaints::default();
         let (path, status) = (Path::new("status"), &object["status"]);
         conditions(
             &mut errors,
@@ -75,8 +76,8 @@ impl Strategy for PodDisruptionBudget {
     }
 }
 
-fn validate(object: &Value, values: SelectorValues) -> Errors {
-    let mut errors = Errors::new();
+fn validate(object: &Value, values: SelectorValues) -> Complaints {
+    let mut errors = Complaints::default();
     let (path, spec) = (Path::new("spec"), &object["spec"]);
     if present(&spec["minAvailable"]) && present(&spec["maxUnavailable"]) {
         let detail = "minAvailable and maxUnavailable cannot be both set";

@@ -5,6 +5,7 @@
 //! root, which can be read and removed.
 
 use crate::polyplane::not_read_by_all;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, FieldErrorKind, Path};
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Str, Value, json};
@@ -294,7 +295,7 @@ pub(crate) fn errors(
     object: &Value,
     old: Option<&Value>,
     (is_read_by_all, now): (bool, i64),
-) -> Vec<FieldError> {
+) -> Complaints {
     let path = Path::new("spec");
     let path = path.child("access");
     let Some(access) = object.at(&["spec", "access"]) else {
@@ -302,9 +303,9 @@ pub(crate) fn errors(
         return key_errors(object, old, &path, now);
     };
     if !is_read_by_all {
-        return vec![not_read_by_all(&path)];
+        return Complaints::from([not_read_by_all(&path)]);
     }
-    let mut errors = Vec::new();
+    let mut errors = Complaints::default();
     let grants = access.items_at(&["grants"]);
     if grants.len() > GRANTS_MAX {
         errors.push(FieldError::too_many(
@@ -337,8 +338,8 @@ pub(crate) fn errors(
 }
 
 /// Returns what is wrong with the generation of keys of `spec.access`, which is `path`.
-fn key_errors(object: &Value, old: Option<&Value>, path: &Path<'_>, now: i64) -> Vec<FieldError> {
-    let mut errors = Vec::new();
+fn key_errors(object: &Value, old: Option<&Value>, path: &Path<'_>, now: i64) -> Complaints {
+    let mut errors = Complaints::default();
     let overlap = object.int_at(&["spec", "access", "keyOverlapSeconds"]);
     let overlap = overlap.unwrap_or_default();
     if !(0..=LIFETIME_MAX).contains(&overlap) {
@@ -389,7 +390,7 @@ fn too_many_revoked(object: &Value, path: &Path<'_>, count: usize) -> FieldError
     FieldError::new(FieldErrorKind::TooMany, path, count, why)
 }
 
-fn grant_errors(grant: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn grant_errors(grant: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let (user, group) = (grant.str_at(&["user"]), grant.str_at(&["group"]));
     match (user.is_empty(), group.is_empty()) {
         (false, true) => name_errors(user, &path.child("user"), errors),
@@ -419,7 +420,7 @@ fn grant_errors(grant: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
 }
 
 /// Complains about the name of a user or group.
-pub(crate) fn name_errors(name: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+pub(crate) fn name_errors(name: &str, path: &Path<'_>, errors: &mut Complaints) {
     if name.is_empty() {
         errors.push(FieldError::required(path, "a name is needed"));
     } else if name.len() > NAME_BYTES_MAX {
@@ -447,9 +448,9 @@ pub(crate) fn is_given(group: &str) -> bool {
 
 /// Complains about the name of a user for whom a credential is wanted: the server gives some names
 /// itself, so a certificate with one would be taken for another kind of credential.
-pub fn credential_errors(user: &str, groups: &[&str]) -> Vec<FieldError> {
+pub fn credential_errors(user: &str, groups: &[&str]) -> Complaints {
     let path = Path::new("spec");
-    let mut errors = Vec::new();
+    let mut errors = Complaints::default();
     name_errors(user, &path.child("user"), &mut errors);
     if let Some(reserved) = reserved_user(user) {
         let why = format!("names that begin with {reserved:?} are given by the server alone");
@@ -605,7 +606,10 @@ mod tests {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let start = json!({"metadata": {"name": "a"}, "spec": {"access": {"grants": []}}});
         let full = revoking(&names, &start, 1_000);
-        assert_eq!(errors(&full, Some(&start), (true, 1_000)), []);
+        assert_eq!(
+            errors(&full, Some(&start), (true, 1_000)),
+            Complaints::default()
+        );
         let said = |plane: &Value, now: i64| {
             let more = revoking(&["one-more"], plane, now);
             let errors = errors(&more, Some(plane), (true, 1_000));
@@ -637,7 +641,10 @@ mod tests {
             plane
         };
         let mut next = with(1, 60);
-        assert_eq!(errors(&next, Some(&start), (true, 1_000)), []);
+        assert_eq!(
+            errors(&next, Some(&start), (true, 1_000)),
+            Complaints::default()
+        );
         prepare_update(&mut next, &start, 1_000);
         let spec = read(&next);
         assert_eq!(spec.generation, KeyGeneration(1));
@@ -656,7 +663,10 @@ mod tests {
         let refused: Vec<String> = refused.iter().map(FieldError::body).collect();
         assert_eq!(refused.len(), 1, "{refused:?}");
         assert!(refused[0].contains("may be 1, or 2"), "{refused:?}");
-        assert_eq!(errors(&silent, Some(&start), (true, 1_060)), []);
+        assert_eq!(
+            errors(&silent, Some(&start), (true, 1_060)),
+            Complaints::default()
+        );
         for (generation, old) in [(3, Some(&next)), (0, Some(&next)), (-1, None), (1, None)] {
             assert_eq!(
                 errors(&with(generation, 0), old, (true, 1_000)).len(),
@@ -691,11 +701,20 @@ mod tests {
                 said.contains("1970-01-01T00:17:40Z") && said.contains("rotate a --now"),
                 "{said}"
             );
-            assert_eq!(errors(&second, Some(&first), (true, 1_060)), []);
+            assert_eq!(
+                errors(&second, Some(&first), (true, 1_060)),
+                Complaints::default()
+            );
         }
         let at_once = rotated(&first, Some(0));
-        assert_eq!(errors(&at_once, Some(&first), (true, 1_001)), []);
-        assert_eq!(errors(&first, Some(&first), (true, 1_001)), []);
+        assert_eq!(
+            errors(&at_once, Some(&first), (true, 1_001)),
+            Complaints::default()
+        );
+        assert_eq!(
+            errors(&first, Some(&first), (true, 1_001)),
+            Complaints::default()
+        );
     }
 
     #[test]
@@ -703,7 +722,10 @@ mod tests {
         let plane = json!({"spec": {"access": {}}});
         let refused = errors(&plane, None, (false, 1_000));
         assert!(refused[0].body().contains("--raise-floor"), "{refused:?}");
-        assert_eq!(errors(&json!({"spec": {}}), None, (false, 1_000)), []);
+        assert_eq!(
+            errors(&json!({"spec": {}}), None, (false, 1_000)),
+            Complaints::default()
+        );
     }
 
     #[test]
@@ -726,7 +748,7 @@ mod tests {
             );
         }
         let node = credential_errors("system:node:n", &["system:nodes", ADMINS]);
-        assert_eq!(node, []);
+        assert_eq!(node, Complaints::default());
         let many = vec!["x"; GROUPS_MAX + 1];
         assert_eq!(credential_errors("jane", &many).len(), 1);
     }

@@ -3,6 +3,7 @@
 
 use crate::polyplane::not_read_by_all;
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::json;
 use polyplane_apimachinery::time::Timestamp;
@@ -77,25 +78,25 @@ pub fn reserved(user: &UserInfo) -> Option<String> {
 /// Returns what is wrong with `spec.authentication`. Before all programs of the ring read it, it may not
 /// be set: an older one would ignore it, and drop it with its next write. `own_issuer` is the issuer of
 /// the plane's service account tokens.
-pub(crate) fn errors(object: &Value, own_issuer: &str, is_read_by_all: bool) -> Vec<FieldError> {
+pub(crate) fn errors(object: &Value, own_issuer: &str, is_read_by_all: bool) -> Complaints {
     let Some(authentication) = object.at(&["spec", "authentication"]) else {
-        return Vec::new();
+        return Complaints::default();
     };
     let path = Path::new("spec");
     let path = path.child("authentication");
     if !is_read_by_all {
-        return vec![not_read_by_all(&path)];
+        return Complaints::from([not_read_by_all(&path)]);
     }
     if json::to_vec(authentication).len() > BYTES_MAX {
-        return vec![FieldError::too_long(&path, BYTES_MAX)];
+        return Complaints::from([FieldError::too_long(&path, BYTES_MAX)]);
     }
     let issuers = authentication.items_at(&["jwt"]).len();
     if issuers > ISSUERS_MAX {
-        return vec![FieldError::too_many(
+        return Complaints::from([FieldError::too_many(
             &path.child("jwt"),
             issuers,
             ISSUERS_MAX,
-        )];
+        )]);
     }
     let mut issuers_alone = authentication.clone();
     issuers_alone.remove(&[CLIENT_CAS]);
@@ -110,21 +111,21 @@ pub(crate) fn client_ca_errors(
     object: &Value,
     server_ca: &str,
     is_read_by_all: bool,
-) -> Vec<FieldError> {
+) -> Complaints {
     let named = object.items_at(&["spec", "authentication", CLIENT_CAS]);
     if named.is_empty() {
-        return Vec::new();
+        return Complaints::default();
     }
     let path = Path::new("spec");
     let path = path.child("authentication");
     let path = path.child(CLIENT_CAS);
     if !is_read_by_all {
-        return vec![not_read_by_all(&path)];
+        return Complaints::from([not_read_by_all(&path)]);
     }
     if named.len() > CLIENT_CAS_MAX {
-        return vec![FieldError::too_many(&path, named.len(), CLIENT_CAS_MAX)];
+        return Complaints::from([FieldError::too_many(&path, named.len(), CLIENT_CAS_MAX)]);
     }
-    let mut errors = Vec::new();
+    let mut errors = Complaints::default();
     let mut known: Vec<NamedCa> = NamedCa::read(server_ca).into_iter().collect();
     let of_server = known.len();
     for (at, text) in named.iter().enumerate() {
@@ -195,7 +196,7 @@ mod tests {
     #[test]
     fn the_directory_keeps_the_issuers() {
         let object = plane(Value::from(vec![issuer("https://i.example")]));
-        assert_eq!(errors(&object, "https://own", true), []);
+        assert_eq!(errors(&object, "https://own", true), Complaints::default());
         let kept = access::raw(&json::to_vec(&object));
         let config = raw(&kept).and_then(read).expect("one issuer");
         assert_eq!(config.jwt[0].issuer.url, "https://i.example");

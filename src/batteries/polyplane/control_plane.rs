@@ -5,6 +5,7 @@
 //! be. A finalizer keeps the object until the plane's owner has removed the plane's whole range.
 
 use crate::polyplane::controllers::{self, Controllers};
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names;
 use polyplane_apimachinery::status::{ApiError, Qualified};
@@ -133,11 +134,11 @@ impl Strategy for ControlPlane {
         object.set(&["status", "conditions"], conditions);
     }
 
-    fn validate_create(&self, context: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, context: &Context<'_>, object: &Value) -> Complaints {
         let name = object.str_at(&["metadata", "name"]);
         let path = Path::new("metadata");
         let path = path.child("name");
-        let mut errors: Vec<FieldError> = names::dns1123_label(name)
+        let mut errors: Complaints = names::dns1123_label(name)
             .into_iter()
             .map(|detail| FieldError::invalid(&path, name, detail))
             .collect();
@@ -154,12 +155,7 @@ impl Strategy for ControlPlane {
         errors
     }
 
-    fn validate_update(
-        &self,
-        context: &Context<'_>,
-        object: &Value,
-        old: &Value,
-    ) -> Vec<FieldError> {
+    fn validate_update(&self, context: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = spec_errors(object);
         errors.extend(generation_errors(object));
         let is_read_by_all = context.settings.records_say_access.present();
@@ -222,7 +218,7 @@ impl Strategy for ControlPlane {
     }
 }
 
-fn issuer_errors(context: &Context<'_>, object: &Value) -> Vec<FieldError> {
+fn issuer_errors(context: &Context<'_>, object: &Value) -> Complaints {
     let (endpoint, id) = (&context.settings.endpoint, object.str_at(&["status", "id"]));
     let own_issuer = format!("{endpoint}/clusters/{id}/control-plane");
     let settings = context.settings;
@@ -234,7 +230,7 @@ fn issuer_errors(context: &Context<'_>, object: &Value) -> Vec<FieldError> {
     errors
 }
 
-fn spec_errors(object: &Value) -> Vec<FieldError> {
+fn spec_errors(object: &Value) -> Complaints {
     let mut errors = placement_errors(object);
     errors.extend(controllers::errors(object));
     errors
@@ -258,12 +254,12 @@ fn generation_errors(object: &Value) -> Option<FieldError> {
 
 /// Complains about the placement: it may name a replica or a zone, but not both. Whether it can be
 /// satisfied now does not matter.
-fn placement_errors(object: &Value) -> Vec<FieldError> {
+fn placement_errors(object: &Value) -> Complaints {
     let path = Path::new("spec");
     let path = path.child("placement");
     let replica = object.str_at(&["spec", "placement", "replica"]);
     let zone = object.str_at(&["spec", "placement", "zone"]);
-    let mut errors = Vec::new();
+    let mut errors = Complaints::default();
     if !replica.is_empty() {
         let details = names::dns1123_subdomain(replica).into_iter();
         let field = path.child("replica");

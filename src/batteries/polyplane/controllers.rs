@@ -3,6 +3,7 @@
 //!
 //! Must not know what a controller does.
 
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::json::scan;
 use polyplane_apimachinery::{Str, Value};
@@ -192,19 +193,19 @@ impl Controllers {
 }
 
 /// Complains about items that name no controller.
-pub(crate) fn errors(object: &Value) -> Vec<FieldError> {
+pub(crate) fn errors(object: &Value) -> Complaints {
     let path = Path::new("spec");
     let path = path.child("controllers");
     let items = object.items_at(&["spec", "controllers"]);
     if items.len() > ITEMS_MAX {
-        return vec![FieldError::too_many(&path, items.len(), ITEMS_MAX)];
+        return Complaints::from([FieldError::too_many(&path, items.len(), ITEMS_MAX)]);
     }
     let mut known: Vec<Str> = vec![ALL.into()];
     for controller in Controller::ALL {
         known.push(controller.name().into());
         known.push(format!("-{}", controller.name()).into());
     }
-    let mut errors = Vec::new();
+    let mut errors = Complaints::default();
     for (index, item) in items.iter().enumerate() {
         let item = item.as_str().unwrap_or_default();
         if !known.iter().any(|name| name == item) {

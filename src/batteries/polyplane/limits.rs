@@ -2,6 +2,7 @@
 //! it may store.
 
 use crate::polyplane::not_read_by_all;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::{Value, json};
 use polyplane_fairness::PlaneLimits;
@@ -48,16 +49,16 @@ pub fn read(raw: &[u8]) -> PlaneLimits {
 
 /// Returns what is wrong with `spec.limits`. Before all programs of the ring read it, it may not be
 /// set: an older one would ignore it, and drop it with its next write.
-pub(crate) fn errors(object: &Value, is_read_by_all: bool) -> Vec<FieldError> {
+pub(crate) fn errors(object: &Value, is_read_by_all: bool) -> Complaints {
     let Some(limits) = object.at(&["spec", "limits"]) else {
-        return Vec::new();
+        return Complaints::default();
     };
     let path = Path::new("spec");
     let path = path.child("limits");
     if !is_read_by_all {
-        return vec![not_read_by_all(&path)];
+        return Complaints::from([not_read_by_all(&path)]);
     }
-    let mut errors = Vec::new();
+    let mut errors = Complaints::default();
     for (field, min) in FIELDS {
         if let Some(limit) = limits.int_at(&[field])
             && !(min..=MAX).contains(&limit)

@@ -6,7 +6,8 @@
 
 use crate::polyplane::control_plane::condition;
 use crate::polyplane::not_read_by_all;
-use polyplane_apimachinery::field_error::{FieldError, Path};
+use polyplane_apimachinery::complaints::Complaints;
+use polyplane_apimachinery::field_error::Path;
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Value, json};
 use polyplane_registry::strategy::Context;
@@ -54,10 +55,10 @@ pub(crate) fn prepare_update(object: &mut Value, old: &Value, now: i64) {
 
 /// Returns what is wrong with the wish. Before all programs of the ring read it, it may not be set: an
 /// older one would serve the plane.
-pub(crate) fn errors(context: &Context<'_>, object: &Value) -> Vec<FieldError> {
+pub(crate) fn errors(context: &Context<'_>, object: &Value) -> Complaints {
     match is_suspended(object) && !context.settings.records_say_suspension.present() {
-        true => vec![not_read_by_all(&Path::new("spec").child("suspended"))],
-        false => Vec::new(),
+        true => Complaints::from([not_read_by_all(&Path::new("spec").child("suspended"))]),
+        false => Complaints::default(),
     }
 }
 

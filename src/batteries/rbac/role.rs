@@ -2,10 +2,10 @@
 
 use crate::shared::object_metadata;
 use crate::shared::table_cells::{created_cell, name_cell};
-use crate::shared::validation::complaints::Errors;
 use crate::shared::validation::members::present;
 use crate::shared::validation::selectors::{SelectorValues, selector, selector_values};
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::labels::Selector;
 use polyplane_apimachinery::names::NameRule;
@@ -24,13 +24,13 @@ impl Strategy for Role {
         Some(NameRule::WholePathSegment)
     }
 
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         let mut errors = object_metadata::validate_finalizers(object);
         self.validate(&mut errors, object, SelectorValues::Checked);
         errors
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = object_metadata::validate(object, self.scope, NameRule::WholePathSegment);
         let selectors = old.items_at(&["aggregationRule", "clusterRoleSelectors"]);
         let free = selectors
@@ -52,7 +52,7 @@ impl Strategy for Role {
 }
 
 impl Role {
-    fn validate(&self, errors: &mut Errors, object: &Value, values: SelectorValues) {
+    fn validate(&self, errors: &mut Complaints, object: &Value, values: SelectorValues) {
         let list = Path::new("rules");
         for (at, rule) in object.items_at(&["rules"]).iter().enumerate() {
             validate_rule(errors, rule, self.scope, &list.index(at));
@@ -82,7 +82,7 @@ impl Role {
     }
 }
 
-fn validate_rule(errors: &mut Errors, rule: &Value, scope: Scope, path: &Path<'_>) {
+fn validate_rule(errors: &mut Complaints, rule: &Value, scope: Scope, path: &Path<'_>) {
     let is_empty = |field: &str| rule.items_at(&[field]).is_empty();
     if !is_empty("nonResourceURLs") {
         let place = path.child("nonResourceURLs");

@@ -3,8 +3,9 @@
 use crate::shared::object_metadata;
 use crate::shared::table_cells::{age_cell, name_cell};
 use crate::shared::validation::bad_value;
-use crate::shared::validation::complaints::{Errors, IMMUTABLE, complain};
+use crate::shared::validation::complaints::{IMMUTABLE, complain};
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names::{self, NameRule};
 use polyplane_registry::Scope;
@@ -42,13 +43,13 @@ impl Strategy for RoleBinding {
         Some(NameRule::WholePathSegment)
     }
 
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         let mut errors = object_metadata::validate_finalizers(object);
         self.validate(&mut errors, object);
         errors
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = object_metadata::validate(object, self.scope, NameRule::WholePathSegment);
         self.validate(&mut errors, object);
         errors.extend(object_metadata::validate_update(object, old));
@@ -93,7 +94,7 @@ fn subject_text(subject: &Value) -> String {
 }
 
 impl RoleBinding {
-    fn validate(&self, errors: &mut Errors, object: &Value) {
+    fn validate(&self, errors: &mut Complaints, object: &Value) {
         let (path, role) = (Path::new("roleRef"), &object["roleRef"]);
         let group = role.str_at(&["apiGroup"]);
         if group != GROUP {
@@ -127,7 +128,7 @@ impl RoleBinding {
         }
     }
 
-    fn validate_subject(&self, errors: &mut Errors, subject: &Value, path: &Path<'_>) {
+    fn validate_subject(&self, errors: &mut Complaints, subject: &Value, path: &Path<'_>) {
         let name = subject.str_at(&["name"]);
         if name.is_empty() {
             errors.push(FieldError::required(&path.child("name"), "").covered());

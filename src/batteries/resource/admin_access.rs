@@ -1,7 +1,6 @@
 //! Administrative access to devices, which is independent of their allocation and only allowed in
 //! labelled namespaces.
 
-use crate::shared::validation::complaints::Errors;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_apimachinery::{Value, json};
@@ -64,7 +63,7 @@ fn needs_label(
     let detail = format!(
         "admin access to devices requires the `{LABEL}: true` label on the containing namespace"
     );
-    let errors: Errors = vec![FieldError::forbidden(&path.child("adminAccess"), detail)];
+    let errors = [FieldError::forbidden(&path.child("adminAccess"), detail)];
     let name = object.str_at(&["metadata", "name"]);
     Err(ApiError::invalid(
         Qualified::new("resource.k8s.io", kind),

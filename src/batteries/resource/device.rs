@@ -7,8 +7,9 @@ use super::validation;
 use super::validation::{Declared, declared, members, shown_key};
 use crate::shared::node_selector::{self, LabelValues};
 use crate::shared::resource_names::{amount, is_huge_pages};
-use crate::shared::validation::complaints::{Errors, complain};
+use crate::shared::validation::complaints::complain;
 use crate::shared::validation::members::{present, texts};
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Value, names};
@@ -57,7 +58,7 @@ pub fn is_advanced(device: &Value) -> bool {
 
 /// Validates a device; `old` is the device of the same name before the update.
 pub fn validate(
-    errors: &mut Errors,
+    errors: &mut Complaints,
     features: &Features,
     path: &Path<'_>,
     device: &Value,
@@ -124,7 +125,7 @@ pub fn validate(
     validate_node_resources(errors, &path.child("nodeAllocatableResources"), device);
 }
 
-fn validate_sizes(errors: &mut Errors, path: &Path<'_>, device: &Value) {
+fn validate_sizes(errors: &mut Complaints, path: &Path<'_>, device: &Value) {
     let count = members(&device["attributes"]).count() + members(&device["capacity"]).count();
     if count > ENTRIES_MAX {
         let detail =
@@ -147,7 +148,7 @@ fn validate_sizes(errors: &mut Errors, path: &Path<'_>, device: &Value) {
     }
 }
 
-fn validate_attribute(errors: &mut Errors, path: &Path<'_>, attribute: &Value) {
+fn validate_attribute(errors: &mut Complaints, path: &Path<'_>, attribute: &Value) {
     if let Some(text) = attribute["string"].as_str() {
         value_length(errors, &path.child("string"), text);
     }
@@ -176,13 +177,13 @@ fn validate_attribute(errors: &mut Errors, path: &Path<'_>, attribute: &Value) {
     }
 }
 
-fn value_length(errors: &mut Errors, path: &Path<'_>, text: &str) {
+fn value_length(errors: &mut Complaints, path: &Path<'_>, text: &str) {
     if text.len() > VALUE_BYTES_MAX {
         errors.push(FieldError::too_long(path, VALUE_BYTES_MAX));
     }
 }
 
-fn validate_version(errors: &mut Errors, path: &Path<'_>, version: &str) {
+fn validate_version(errors: &mut Complaints, path: &Path<'_>, version: &str) {
     if !is_semantic_version(version) {
         let detail = "must be a string compatible with semver.org spec 2.0.0";
         errors.push(FieldError::invalid(path, version, detail));
@@ -218,7 +219,7 @@ fn is_semantic_version(text: &str) -> bool {
 
 /// Validates counters by name. The schema declares that there must be some and what their names may
 /// be.
-pub fn counters(errors: &mut Errors, path: &Path<'_>, counters: &Value) {
+pub fn counters(errors: &mut Complaints, path: &Path<'_>, counters: &Value) {
     let count = members(counters).count();
     if count > COUNTERS_MAX {
         errors.push(FieldError::too_many(path, count, COUNTERS_MAX));
@@ -232,7 +233,7 @@ pub fn counters(errors: &mut Errors, path: &Path<'_>, counters: &Value) {
     });
 }
 
-fn validate_consumption(errors: &mut Errors, path: &Path<'_>, list: &[Value]) {
+fn validate_consumption(errors: &mut Complaints, path: &Path<'_>, list: &[Value]) {
     if !within(errors, path, list, COUNTER_SETS_MAX) {
         return;
     }
@@ -248,7 +249,7 @@ fn validate_consumption(errors: &mut Errors, path: &Path<'_>, list: &[Value]) {
 }
 
 /// Checks that exactly one field says which nodes can reach the device.
-fn validate_nodes(errors: &mut Errors, path: &Path<'_>, device: &Value) {
+fn validate_nodes(errors: &mut Complaints, path: &Path<'_>, device: &Value) {
     const ONE: &str = "exactly one of `nodeName`, `nodeSelector`, or `allNodes` is required when `perDeviceNodeSelection` is set to true in the ResourceSlice spec";
     let mut ways = Vec::new();
     let place = path.child("nodeName");
@@ -289,7 +290,7 @@ fn validate_nodes(errors: &mut Errors, path: &Path<'_>, device: &Value) {
 }
 
 /// Validates what the device uses of the resources of its node.
-fn validate_node_resources(errors: &mut Errors, path: &Path<'_>, device: &Value) {
+fn validate_node_resources(errors: &mut Complaints, path: &Path<'_>, device: &Value) {
     for (name, resource) in members(&device["nodeAllocatableResources"]) {
         let path = path.key(name);
         if !["cpu", "memory"].contains(&name) && !is_huge_pages(name) {
@@ -316,10 +317,10 @@ fn validate_node_resources(errors: &mut Errors, path: &Path<'_>, device: &Value)
     }
 }
 
-fn validate_mapping(errors: &mut Errors, path: &Path<'_>, mapping: &Value, capacities: &Value) {
+fn validate_mapping(errors: &mut Complaints, path: &Path<'_>, mapping: &Value, capacities: &Value) {
     let place = path.child("capacityKey");
     let multiplier = path.child("capacityMultiplier");
-    let positive = |errors: &mut Errors, path: &Path<'_>, field: &str| {
+    let positive = |errors: &mut Complaints, path: &Path<'_>, field: &str| {
         let value = amount(Some(&mapping[field]));
         if present(&mapping[field]) && value.sign() <= 0 {
             errors.push(FieldError::invalid(
@@ -354,7 +355,7 @@ fn validate_mapping(errors: &mut Errors, path: &Path<'_>, mapping: &Value, capac
     }
 }
 
-fn validate_overhead(errors: &mut Errors, path: &Path<'_>, overhead: &Value) {
+fn validate_overhead(errors: &mut Complaints, path: &Path<'_>, overhead: &Value) {
     let fields = ["perPod", "perContainer"];
     if fields.iter().all(|field| overhead[*field].is_null()) {
         let detail = "at least one of perPod or perContainer must be set";

@@ -5,9 +5,9 @@ use super::validation;
 use super::validation::Origin;
 use crate::shared::object_metadata;
 use crate::shared::table_cells::{age_cell, name_cell};
-use crate::shared::validation::complaints::Errors;
 use polyplane_apimachinery::Value;
-use polyplane_apimachinery::field_error::{FieldError, Path};
+use polyplane_apimachinery::complaints::Complaints;
+use polyplane_apimachinery::field_error::Path;
 use polyplane_apimachinery::names::NameRule;
 use polyplane_registry::Scope;
 use polyplane_registry::strategy::{Context, Strategy};
@@ -19,13 +19,13 @@ const CONFIGS_MAX: usize = 32;
 pub struct DeviceClass;
 
 impl Strategy for DeviceClass {
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         let mut errors = object_metadata::validate_finalizers(object);
         validate_spec(&mut errors, &object["spec"], None);
         errors
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = object_metadata::validate(object, Scope::Cluster, NameRule::DnsSubdomain);
         errors.extend(object_metadata::validate_update(object, old));
         validate_spec(&mut errors, &object["spec"], Some(&old["spec"]));
@@ -37,7 +37,7 @@ impl Strategy for DeviceClass {
     }
 }
 
-fn validate_spec(errors: &mut Errors, spec: &Value, old: Option<&Value>) {
+fn validate_spec(errors: &mut Complaints, spec: &Value, old: Option<&Value>) {
     let path = Path::new("spec");
     let origin = |field: &str| match old {
         Some(old) if old.items_at(&[field]) == spec.items_at(&[field]) => Origin::Stored,

@@ -4,9 +4,9 @@ use super::device;
 use super::validation;
 use crate::shared::object_metadata;
 use crate::shared::table_cells::{age_cell, name_cell};
-use crate::shared::validation::complaints::Errors;
 use crate::shared::validation::conditions::conditions;
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_registry::strategy::{Context, Strategy, age};
@@ -36,24 +36,19 @@ impl Strategy for DeviceTaintRule {
         }
     }
 
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         let mut errors = object_metadata::validate_finalizers(object);
         validate_spec(&mut errors, &object["spec"], &Value::Null);
         errors
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = object_metadata::validate_update(object, old);
         validate_spec(&mut errors, &object["spec"], &old["spec"]);
         errors
     }
 
-    fn validate_subresource(
-        &self,
-        _: &Context<'_>,
-        object: &Value,
-        old: &Value,
-    ) -> Vec<FieldError> {
+    fn validate_subresource(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = object_metadata::validate_update(object, old);
         let path = Path::new("status");
         let place = path.child("conditions");
@@ -83,7 +78,7 @@ impl Strategy for DeviceTaintRule {
     }
 }
 
-fn validate_spec(errors: &mut Errors, spec: &Value, old: &Value) {
+fn validate_spec(errors: &mut Complaints, spec: &Value, old: &Value) {
     let root = Path::new("spec");
     let path = root.child("deviceSelector");
     let selector = &spec["deviceSelector"];

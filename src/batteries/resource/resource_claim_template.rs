@@ -6,8 +6,9 @@ use crate::shared::object_metadata;
 use crate::shared::pod::validation;
 use crate::shared::table_cells::{age_cell, name_cell};
 use crate::shared::validation::bad_value;
-use crate::shared::validation::complaints::{Errors, IMMUTABLE};
+use crate::shared::validation::complaints::IMMUTABLE;
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names::NameRule;
 use polyplane_apimachinery::status::ApiError;
@@ -59,13 +60,13 @@ impl Strategy for ResourceClaimTemplate {
         object
     }
 
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         let mut errors = object_metadata::validate_finalizers(object);
         validate_spec(&mut errors, &object["spec"]);
         errors
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors =
             object_metadata::validate(object, Scope::Namespaced, NameRule::DnsSubdomain);
         validate_spec(&mut errors, &object["spec"]);
@@ -101,7 +102,7 @@ impl Strategy for ResourceClaimTemplate {
     }
 }
 
-fn validate_spec(errors: &mut Errors, spec: &Value) {
+fn validate_spec(errors: &mut Complaints, spec: &Value) {
     let path = Path::new("spec");
     validation::claim_template::validate_metadata(
         &spec["metadata"],

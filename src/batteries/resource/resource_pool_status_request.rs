@@ -7,6 +7,7 @@ use crate::shared::validation::complaints::IMMUTABLE;
 use crate::shared::validation::conditions::conditions;
 use crate::shared::validation::members::present;
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_registry::strategy::{Context, Strategy, age};
 
@@ -17,20 +18,15 @@ const STATUS: &str = "io.k8s.api.resource.v1alpha3.ResourcePoolStatusRequestStat
 pub struct PoolStatusRequest;
 
 impl Strategy for PoolStatusRequest {
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         object_metadata::validate_finalizers(object)
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         object_metadata::validate_update(object, old)
     }
 
-    fn validate_subresource(
-        &self,
-        _: &Context<'_>,
-        object: &Value,
-        old: &Value,
-    ) -> Vec<FieldError> {
+    fn validate_subresource(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = object_metadata::validate_update(object, old);
         let path = Path::new("status");
         let (status, before) = (&object["status"], &old["status"]);

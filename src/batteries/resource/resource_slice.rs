@@ -8,8 +8,9 @@ use crate::shared::node_selector::{self, LabelValues};
 use crate::shared::object_metadata;
 use crate::shared::table_cells::{age_cell, name_cell};
 use crate::shared::validation::bad_value;
-use crate::shared::validation::complaints::{Errors, IMMUTABLE, complain};
+use crate::shared::validation::complaints::{IMMUTABLE, complain};
 use crate::shared::validation::members::present;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::{Value, names, quote};
 use polyplane_registry::Features;
@@ -73,18 +74,13 @@ impl Strategy for ResourceSlice {
         object
     }
 
-    fn validate_create(&self, context: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, context: &Context<'_>, object: &Value) -> Complaints {
         let mut errors = object_metadata::validate_finalizers(object);
         validate_spec(&mut errors, context.features, &object["spec"], &Value::Null);
         errors
     }
 
-    fn validate_update(
-        &self,
-        context: &Context<'_>,
-        object: &Value,
-        old: &Value,
-    ) -> Vec<FieldError> {
+    fn validate_update(&self, context: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = object_metadata::validate_update(object, old);
         validate_spec(&mut errors, context.features, &object["spec"], &old["spec"]);
         errors
@@ -113,7 +109,7 @@ impl Strategy for ResourceSlice {
     }
 }
 
-fn validate_spec(errors: &mut Errors, features: &Features, spec: &Value, old: &Value) {
+fn validate_spec(errors: &mut Complaints, features: &Features, spec: &Value, old: &Value) {
     let path = Path::new("spec");
     let driver = spec.str_at(&["driver"]);
     validation::driver_name(errors, &path.child("driver"), driver);
@@ -150,7 +146,7 @@ fn validate_spec(errors: &mut Errors, features: &Features, spec: &Value, old: &V
     );
 }
 
-fn validate_pool(errors: &mut Errors, path: &Path<'_>, pool: &Value) {
+fn validate_pool(errors: &mut Complaints, path: &Path<'_>, pool: &Value) {
     validation::pool_name(errors, &path.child("name"), pool.str_at(&["name"]));
     let slices = pool.int_at(&["resourceSliceCount"]).unwrap_or(0);
     if slices <= 0 {
@@ -171,7 +167,7 @@ fn validate_pool(errors: &mut Errors, path: &Path<'_>, pool: &Value) {
     }
 }
 
-fn validate_change(errors: &mut Errors, path: &Path<'_>, spec: &Value, old: &Value) {
+fn validate_change(errors: &mut Complaints, path: &Path<'_>, spec: &Value, old: &Value) {
     let pool = path.child("pool");
     for (place, field) in [
         (pool.child("name"), ["pool", "name"].as_slice()),
@@ -191,7 +187,7 @@ fn validate_change(errors: &mut Errors, path: &Path<'_>, spec: &Value, old: &Val
 }
 
 /// Checks that exactly one field says which nodes can reach the devices.
-fn validate_nodes(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
+fn validate_nodes(errors: &mut Complaints, path: &Path<'_>, spec: &Value) {
     const ONE: &str = "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required";
     let mut ways = Vec::new();
     match spec["nodeName"].as_str() {
@@ -261,7 +257,7 @@ fn validate_nodes(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
 }
 
 fn validate_devices(
-    errors: &mut Errors,
+    errors: &mut Complaints,
     features: &Features,
     path: &Path<'_>,
     spec: &Value,
@@ -299,7 +295,12 @@ fn validate_devices(
 
 /// Checks `partitionTypeAttribute`: some device must consume counters, and each device that does
 /// must have the attribute of that name, as text.
-fn validate_partition_attribute(errors: &mut Errors, path: &Path<'_>, spec: &Value, name: &str) {
+fn validate_partition_attribute(
+    errors: &mut Complaints,
+    path: &Path<'_>,
+    spec: &Value,
+    name: &str,
+) {
     let devices = spec.items_at(&["devices"]);
     let consumes = |device: &Value| !device.items_at(&["consumesCounters"]).is_empty();
     if !devices.iter().any(consumes) {
@@ -311,7 +312,7 @@ fn validate_partition_attribute(errors: &mut Errors, path: &Path<'_>, spec: &Val
         ));
         return;
     }
-    let mut malformed = Errors::new();
+    let mut malformed = Complaints::default();
     validation::fully_qualified_name(&mut malformed, &Path::NIL, name);
     if !malformed.is_empty() {
         return;

@@ -5,9 +5,10 @@
 //! then.
 
 use crate::resource::expressions::{COST_MAX, Purpose, cost_of};
-use crate::shared::validation::complaints::{Errors, complain, named};
+use crate::shared::validation::complaints::{complain, covered, named};
 use crate::shared::validation::domain_names::csi_driver_name;
 use crate::shared::validation::members::texts;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::{Map, Value, json, labels, names};
 use std::collections::BTreeSet;
@@ -46,32 +47,30 @@ pub enum Declared {
 }
 
 /// Adds the errors that `check` finds, marked as covered if the schema declares the check.
-pub fn declared(errors: &mut Errors, declared: Declared, check: impl FnOnce(&mut Errors)) {
-    let mut found = Errors::new();
-    check(&mut found);
+pub fn declared(errors: &mut Complaints, declared: Declared, check: impl FnOnce(&mut Complaints)) {
     match declared {
-        Declared::Yes => errors.extend(found.into_iter().map(FieldError::covered)),
-        Declared::No => errors.extend(found),
+        Declared::Yes => covered(errors, check),
+        Declared::No => check(errors),
     }
 }
 
 /// Checks the name of a driver.
-pub fn driver_name(errors: &mut Errors, path: &Path<'_>, name: &str) {
+pub fn driver_name(errors: &mut Complaints, path: &Path<'_>, name: &str) {
     csi_driver_name(name, path, errors);
 }
 
 /// Validates a name that is one label: of a device, a request, a counter.
-pub fn label(errors: &mut Errors, path: &Path<'_>, name: &str) {
+pub fn label(errors: &mut Complaints, path: &Path<'_>, name: &str) {
     complain(errors, path, name, names::dns1123_label(name));
 }
 
 /// Validates the value of a label.
-pub fn label_value(errors: &mut Errors, path: &Path<'_>, value: &str) {
+pub fn label_value(errors: &mut Complaints, path: &Path<'_>, value: &str) {
     complain(errors, path, value, names::label_value(value));
 }
 
 /// Validates the name of a pool: subdomains between slashes.
-pub fn pool_name(errors: &mut Errors, path: &Path<'_>, name: &str) {
+pub fn pool_name(errors: &mut Complaints, path: &Path<'_>, name: &str) {
     if name.is_empty() {
         errors.push(FieldError::required(path, ""));
         return;
@@ -85,7 +84,7 @@ pub fn pool_name(errors: &mut Errors, path: &Path<'_>, name: &str) {
 }
 
 /// Validates the name of an attribute or a capacity, with or without the domain of a driver.
-pub fn qualified_name(errors: &mut Errors, path: &Path<'_>, name: &str) {
+pub fn qualified_name(errors: &mut Complaints, path: &Path<'_>, name: &str) {
     match name.split('/').collect::<Vec<_>>().as_slice() {
         [id] => identifier(errors, path, id),
         [domain, id] => {
@@ -110,7 +109,7 @@ pub fn qualified_name(errors: &mut Errors, path: &Path<'_>, name: &str) {
 }
 
 /// Validates the name of an attribute with a domain. The schema declares this check too.
-pub fn fully_qualified_name(errors: &mut Errors, path: &Path<'_>, name: &str) {
+pub fn fully_qualified_name(errors: &mut Complaints, path: &Path<'_>, name: &str) {
     declared(errors, Declared::Yes, |errors| {
         qualified_name(errors, path, name);
         if !name.contains('/') {
@@ -120,7 +119,7 @@ pub fn fully_qualified_name(errors: &mut Errors, path: &Path<'_>, name: &str) {
     });
 }
 
-fn identifier(errors: &mut Errors, path: &Path<'_>, id: &str) {
+fn identifier(errors: &mut Complaints, path: &Path<'_>, id: &str) {
     if id.len() > IDENTIFIER_BYTES_MAX {
         errors.push(FieldError::too_long(path, IDENTIFIER_BYTES_MAX));
     }
@@ -151,7 +150,7 @@ pub fn shortened(text: &str, bytes_max: usize) -> String {
 }
 
 /// Validates the selectors of a class or request.
-pub fn selectors(errors: &mut Errors, path: &Path<'_>, list: &[Value], origin: Origin) {
+pub fn selectors(errors: &mut Complaints, path: &Path<'_>, list: &[Value], origin: Origin) {
     const SELECTORS_MAX: usize = 32;
     if list.len() > SELECTORS_MAX {
         errors.push(FieldError::too_many(path, list.len(), SELECTORS_MAX).covered());
@@ -170,7 +169,7 @@ pub fn selectors(errors: &mut Errors, path: &Path<'_>, list: &[Value], origin: O
 }
 
 /// Validates an expression about a device. Returns what it can cost at most; 0 for one that does not compile.
-pub fn expression(errors: &mut Errors, path: &Path<'_>, text: &str, purpose: Purpose) -> u64 {
+pub fn expression(errors: &mut Complaints, path: &Path<'_>, text: &str, purpose: Purpose) -> u64 {
     if text.len() > EXPRESSION_BYTES_MAX {
         errors.push(FieldError::too_long(path, EXPRESSION_BYTES_MAX));
         return 0;
@@ -191,7 +190,7 @@ pub fn expression(errors: &mut Errors, path: &Path<'_>, text: &str, purpose: Pur
 }
 
 /// Validates the configuration of devices, which so far is only that of a driver.
-pub fn configuration(errors: &mut Errors, path: &Path<'_>, config: &Value, origin: Origin) {
+pub fn configuration(errors: &mut Complaints, path: &Path<'_>, config: &Value, origin: Origin) {
     let opaque = &config["opaque"];
     let path = path.child("opaque");
     if opaque.is_null() {
@@ -216,7 +215,7 @@ pub fn configuration(errors: &mut Errors, path: &Path<'_>, config: &Value, origi
 }
 
 /// Checks that `value` is a JSON object of at most `bytes_max` bytes.
-pub fn raw_object(errors: &mut Errors, path: &Path<'_>, value: &Value, bytes_max: usize) {
+pub fn raw_object(errors: &mut Complaints, path: &Path<'_>, value: &Value, bytes_max: usize) {
     match value {
         Value::Null => errors.push(FieldError::required(path, "")),
         value if bytes_max < usize::MAX && json::to_vec(value).len() > bytes_max => {
@@ -236,7 +235,7 @@ pub fn raw_object(errors: &mut Errors, path: &Path<'_>, value: &Value, bytes_max
 
 /// Validates a taint. The schema declares its effect; an effect that was stored before stays
 /// allowed.
-pub fn taint(errors: &mut Errors, path: &Path<'_>, taint: &Value, old: &Value) {
+pub fn taint(errors: &mut Complaints, path: &Path<'_>, taint: &Value, old: &Value) {
     errors.extend(labels::validate_label_name(
         taint.str_at(&["key"]),
         &path.child("key"),
@@ -256,14 +255,14 @@ pub fn taint(errors: &mut Errors, path: &Path<'_>, taint: &Value, old: &Value) {
 }
 
 /// Checks that a word is in a list. The schema declares this check too.
-pub fn one_of_covered(errors: &mut Errors, path: &Path<'_>, word: &str, known: &[&str]) {
+pub fn one_of_covered(errors: &mut Complaints, path: &Path<'_>, word: &str, known: &[&str]) {
     if !known.contains(&word) {
         errors.push(FieldError::not_supported(path, named(word), known).covered());
     }
 }
 
 /// Validates the tolerations of a request or an allocation.
-pub fn tolerations(errors: &mut Errors, path: &Path<'_>, list: &[Value]) {
+pub fn tolerations(errors: &mut Complaints, path: &Path<'_>, list: &[Value]) {
     for (at, toleration) in list.iter().enumerate() {
         let path = path.index(at);
         let key = toleration.str_at(&["key"]);
@@ -292,7 +291,7 @@ pub fn tolerations(errors: &mut Errors, path: &Path<'_>, list: &[Value]) {
 
 /// Validates the conditions that must hold before a device is bound, and those that mean that it
 /// has failed.
-pub fn binding_conditions(errors: &mut Errors, path: &Path<'_>, holder: &Value) {
+pub fn binding_conditions(errors: &mut Complaints, path: &Path<'_>, holder: &Value) {
     let [good, bad] = ["bindingConditions", "bindingFailureConditions"];
     let (wanted, failures) = (texts(&holder[good]), texts(&holder[bad]));
     for (field, list) in [(good, &wanted), (bad, &failures)] {
@@ -336,7 +335,7 @@ pub fn binding_conditions(errors: &mut Errors, path: &Path<'_>, holder: &Value) 
 }
 
 /// Complains about every text that occurred before in the list.
-pub fn duplicates(errors: &mut Errors, path: &Path<'_>, list: &[&str]) {
+pub fn duplicates(errors: &mut Complaints, path: &Path<'_>, list: &[&str]) {
     let mut seen = BTreeSet::new();
     for (at, text) in list.iter().enumerate() {
         if !seen.insert(text) {
@@ -347,7 +346,7 @@ pub fn duplicates(errors: &mut Errors, path: &Path<'_>, list: &[&str]) {
 
 /// Validates the operations that nodes skip: preparing may only be skipped together with
 /// unpreparing.
-pub fn skipped_operations(errors: &mut Errors, path: &Path<'_>, list: &Value) {
+pub fn skipped_operations(errors: &mut Complaints, path: &Path<'_>, list: &Value) {
     let skipped = texts(list);
     let undone = skipped
         .iter()
@@ -363,8 +362,8 @@ pub fn skipped_operations(errors: &mut Errors, path: &Path<'_>, list: &Value) {
 mod tests {
     use super::*;
 
-    fn found(check: impl FnOnce(&mut Errors, &Path<'_>)) -> Vec<String> {
-        let mut errors = Errors::new();
+    fn found(check: impl FnOnce(&mut Complaints, &Path<'_>)) -> Vec<String> {
+        let mut errors = Complaints::default();
         check(&mut errors, &Path::new("x"));
         errors.iter().map(ToString::to_string).collect()
     }

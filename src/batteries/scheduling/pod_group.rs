@@ -5,6 +5,7 @@ use crate::shared::table_cells::{age_cell, name_cell};
 use crate::shared::validation::conditions::conditions;
 use crate::shared::validation::members::present;
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_registry::strategy::{Context, Strategy};
 
@@ -18,7 +19,7 @@ pub enum PodGroup {
 }
 
 impl Strategy for PodGroup {
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         let mut errors = object_metadata::validate_finalizers(object);
         let spec = &object["spec"];
         let has_parent = spec["parentCompositePodGroupName"].as_str().is_some();
@@ -31,16 +32,11 @@ impl Strategy for PodGroup {
         errors
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         object_metadata::validate_update(object, old)
     }
 
-    fn validate_subresource(
-        &self,
-        _: &Context<'_>,
-        object: &Value,
-        old: &Value,
-    ) -> Vec<FieldError> {
+    fn validate_subresource(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = object_metadata::validate_update(object, old);
         let path = Path::new("status");
         let status = &object["status"];

@@ -2,8 +2,9 @@
 
 use crate::shared::object_metadata;
 use crate::shared::table_cells::{age_cell, name_cell};
-use crate::shared::validation::complaints::{Errors, IMMUTABLE, named};
+use crate::shared::validation::complaints::{IMMUTABLE, named};
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_registry::strategy::{Context, Strategy};
 
@@ -26,13 +27,13 @@ impl Strategy for PriorityClass {
 
     fn prepare_update(&self, _: &Context<'_>, _: &mut Value, _: &Value) {}
 
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         let mut errors = object_metadata::validate_finalizers(object);
         validate(&mut errors, object);
         errors
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = object_metadata::validate_update(object, old);
         if object.int_at(&["value"]).unwrap_or(0) != old.int_at(&["value"]).unwrap_or(0) {
             errors.push(FieldError::forbidden(
@@ -63,7 +64,7 @@ impl Strategy for PriorityClass {
     }
 }
 
-fn validate(errors: &mut Errors, object: &Value) {
+fn validate(errors: &mut Complaints, object: &Value) {
     let name = object.str_at(&["metadata", "name"]);
     let value = object.int_at(&["value"]).unwrap_or(0);
     if name.starts_with(SYSTEM_PREFIX) {

@@ -4,9 +4,9 @@ use crate::feature_gates::Gate;
 use crate::shared::object_metadata;
 use crate::shared::table_cells::{age_cell, name_cell};
 use crate::shared::validation::bad_value;
-use crate::shared::validation::complaints::Errors;
 use crate::shared::validation::members::present;
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_registry::Features;
 use polyplane_registry::strategy::{Context, Strategy};
@@ -33,13 +33,13 @@ impl Strategy for Workload {
         drop_disabled(context.features, &mut object["spec"], &old["spec"]);
     }
 
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         let mut errors = object_metadata::validate_finalizers(object);
         validate(&mut errors, &object["spec"]);
         errors
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = object_metadata::validate_update(object, old);
         validate(&mut errors, &object["spec"]);
         errors
@@ -91,7 +91,7 @@ fn items_mut<'a>(of: &'a mut Value, field: &str) -> impl Iterator<Item = &'a mut
     list.into_iter().flatten()
 }
 
-fn validate(errors: &mut Errors, spec: &Value) {
+fn validate(errors: &mut Complaints, spec: &Value) {
     let path = Path::new("spec");
     let mut names: BTreeSet<&str> = names_in(spec, PODS).collect();
     validate_names(errors, &path, spec, &mut names);
@@ -118,7 +118,7 @@ fn names_in<'a>(of: &'a Value, field: &str) -> impl Iterator<Item = &'a str> {
 /// Checks that the names of templates are unique beyond their list. That they are unique in it, the schema
 /// declares.
 fn validate_names<'a>(
-    errors: &mut Errors,
+    errors: &mut Complaints,
     path: &Path<'_>,
     of: &'a Value,
     names: &mut BTreeSet<&'a str>,
@@ -134,7 +134,7 @@ fn validate_names<'a>(
 }
 
 fn duplicates<'a>(
-    errors: &mut Errors,
+    errors: &mut Complaints,
     list: &Path<'_>,
     of: &'a Value,
     field: &str,
@@ -156,7 +156,7 @@ fn depth(group: &Value) -> usize {
 }
 
 /// Checks that all templates have the same priority.
-fn validate_priorities(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
+fn validate_priorities(errors: &mut Complaints, path: &Path<'_>, spec: &Value) {
     type Priority<'a> = (&'a str, Option<i64>);
     fn collect<'a>(group: &'a Value, into: &mut Vec<Priority<'a>>) {
         into.push(priority(group));
@@ -184,7 +184,7 @@ fn validate_priorities(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
     errors.push(FieldError::invalid(path, Bad::Json(Value::Null), detail));
 }
 
-fn validate_children(errors: &mut Errors, path: &Path<'_>, group: &Value) {
+fn validate_children(errors: &mut Complaints, path: &Path<'_>, group: &Value) {
     let groups = group.items_at(&[GROUPS]);
     if groups.is_empty() && group.items_at(&[PODS]).is_empty() {
         let detail = "must have at least one child PodGroupTemplate or CompositePodGroupTemplate";

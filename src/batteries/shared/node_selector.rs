@@ -1,6 +1,7 @@
 //! Node selectors: terms of requirements on labels and fields of nodes.
 
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::{labels, names};
 
@@ -14,16 +15,16 @@ pub enum LabelValues {
 }
 
 /// Validates a node selector.
-pub fn validate(selector: &Value, values: LabelValues, path: &Path<'_>) -> Vec<FieldError> {
+pub fn validate(selector: &Value, values: LabelValues, path: &Path<'_>) -> Complaints {
     let terms_path = path.child("nodeSelectorTerms");
     let terms = selector.items_at(&["nodeSelectorTerms"]);
     if terms.is_empty() {
-        return vec![FieldError::required(
+        return Complaints::from([FieldError::required(
             &terms_path,
             "must have at least one node selector term",
-        )];
+        )]);
     }
-    let mut errors = Vec::new();
+    let mut errors = Complaints::default();
     for (at, term) in terms.iter().enumerate() {
         errors.extend(validate_term(term, values, &terms_path.index(at)));
     }
@@ -31,8 +32,8 @@ pub fn validate(selector: &Value, values: LabelValues, path: &Path<'_>) -> Vec<F
 }
 
 /// Validates one term of a node selector.
-pub fn validate_term(term: &Value, values: LabelValues, path: &Path<'_>) -> Vec<FieldError> {
-    let mut errors = Vec::new();
+pub fn validate_term(term: &Value, values: LabelValues, path: &Path<'_>) -> Complaints {
+    let mut errors = Complaints::default();
     let expressions = path.child("matchExpressions");
     for (at, requirement) in term.items_at(&["matchExpressions"]).iter().enumerate() {
         errors.extend(validate_requirement(
@@ -61,8 +62,8 @@ fn validate_requirement(
     requirement: &Value,
     label_values: LabelValues,
     path: &Path<'_>,
-) -> Vec<FieldError> {
-    let mut errors = Vec::new();
+) -> Complaints {
+    let mut errors = Complaints::default();
     let values = requirement.items_at(&["values"]);
     let values_path = path.child("values");
     match requirement.str_at(&["operator"]) {
@@ -101,8 +102,8 @@ fn validate_requirement(
     errors
 }
 
-fn validate_field_requirement(requirement: &Value, path: &Path<'_>) -> Vec<FieldError> {
-    let mut errors = Vec::new();
+fn validate_field_requirement(requirement: &Value, path: &Path<'_>) -> Complaints {
+    let mut errors = Complaints::default();
     let values = requirement.items_at(&["values"]);
     let values_path = path.child("values");
     match requirement.str_at(&["operator"]) {

@@ -6,6 +6,7 @@
 //! own rules.
 
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names::NameRule;
 use polyplane_registry::{Scope, metadata};
@@ -21,7 +22,7 @@ pub fn validate_standard_finalizer(name: &str, path: &Path<'_>) -> Option<FieldE
 }
 
 /// Validates the finalizers of an object beyond the common rules.
-pub fn validate_finalizers(object: &Value) -> Vec<FieldError> {
+pub fn validate_finalizers(object: &Value) -> Complaints {
     let (metadata_path, finalizers) = (Path::new("metadata"), &object["metadata"]["finalizers"]);
     let path = metadata_path.child("finalizers");
     metadata::strings(finalizers)
@@ -32,14 +33,14 @@ pub fn validate_finalizers(object: &Value) -> Vec<FieldError> {
 }
 
 /// Validates the metadata of an object by the rules of its kind.
-pub fn validate(object: &Value, scope: Scope, rule: NameRule) -> Vec<FieldError> {
+pub fn validate(object: &Value, scope: Scope, rule: NameRule) -> Complaints {
     let mut errors = metadata::validate(object, scope, rule);
     errors.extend(validate_finalizers(object));
     errors
 }
 
 /// Validates a change of metadata.
-pub fn validate_update(object: &Value, old: &Value) -> Vec<FieldError> {
+pub fn validate_update(object: &Value, old: &Value) -> Complaints {
     let mut errors = metadata::validate_update(object, old);
     errors.extend(validate_finalizers(object));
     errors

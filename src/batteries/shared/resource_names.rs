@@ -1,6 +1,7 @@
 //! Names of resources such as `cpu` and `requests.nvidia.com/gpu`, and amounts of them.
 
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::names;
 use polyplane_apimachinery::quantity::Quantity;
@@ -89,7 +90,7 @@ fn invalid(path: &Path<'_>, name: &str, detail: impl Into<String>) -> FieldError
 }
 
 /// Validates the name of a resource.
-pub fn validate_name(name: &str, path: &Path<'_>) -> Vec<FieldError> {
+pub fn validate_name(name: &str, path: &Path<'_>) -> Complaints {
     let complaints = names::qualified_name(name);
     if !complaints.is_empty() {
         return complaints
@@ -98,17 +99,17 @@ pub fn validate_name(name: &str, path: &Path<'_>) -> Vec<FieldError> {
             .collect();
     }
     if !name.contains('/') && !is_standard(name) {
-        return vec![invalid(
+        return Complaints::from([invalid(
             path,
             name,
             "must be a standard resource type or fully qualified",
-        )];
+        )]);
     }
-    Vec::new()
+    Complaints::default()
 }
 
 /// Validates the name of a resource that containers request.
-pub fn validate_container_name(name: &str, path: &Path<'_>) -> Vec<FieldError> {
+pub fn validate_container_name(name: &str, path: &Path<'_>) -> Complaints {
     let mut errors = validate_name(name, path);
     if !name.contains('/') {
         if !["cpu", "memory", "ephemeral-storage"].contains(&name) && !is_huge_pages(name) {
@@ -129,7 +130,7 @@ pub fn validate_container_name(name: &str, path: &Path<'_>) -> Vec<FieldError> {
 }
 
 /// Validates the name of a resource in a quota.
-pub fn validate_quota_name(name: &str, path: &Path<'_>) -> Vec<FieldError> {
+pub fn validate_quota_name(name: &str, path: &Path<'_>) -> Complaints {
     let mut errors = validate_name(name, path);
     if !name.contains('/') && !is_standard_quota(name) {
         errors.push(invalid(path, name, "must be a standard resource for quota"));
@@ -145,33 +146,33 @@ pub fn amount(value: Option<&Value>) -> Quantity {
 }
 
 /// Validates an amount that may not be negative.
-pub fn validate_nonnegative(value: &Value, path: &Path<'_>) -> Vec<FieldError> {
+pub fn validate_nonnegative(value: &Value, path: &Path<'_>) -> Complaints {
     let amount = amount(Some(value));
     if amount.sign() >= 0 {
-        return Vec::new();
+        return Complaints::default();
     }
-    vec![FieldError::invalid(
+    Complaints::from([FieldError::invalid(
         path,
         amount.to_string(),
         "must be greater than or equal to 0",
-    )]
+    )])
 }
 
 /// Validates an amount that must be positive.
-pub fn validate_positive(value: &Value, path: &Path<'_>) -> Vec<FieldError> {
+pub fn validate_positive(value: &Value, path: &Path<'_>) -> Complaints {
     let amount = amount(Some(value));
     if amount.sign() > 0 {
-        return Vec::new();
+        return Complaints::default();
     }
-    vec![FieldError::invalid(
+    Complaints::from([FieldError::invalid(
         path,
         amount.to_string(),
         "must be greater than zero",
-    )]
+    )])
 }
 
 /// Validates the amount of a resource.
-pub fn validate_amount(name: &str, value: &Value, path: &Path<'_>) -> Vec<FieldError> {
+pub fn validate_amount(name: &str, value: &Value, path: &Path<'_>) -> Complaints {
     let mut errors = validate_nonnegative(value, path);
     let amount = amount(Some(value));
     if is_whole(name) && amount.milli_value() % 1000 != 0 {

@@ -7,6 +7,7 @@ use crate::shared::validation::bad_value;
 use crate::shared::validation::complaints::named;
 use crate::shared::validation::numbers::non_negative_members;
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::labels::{self, Selector};
 
@@ -72,7 +73,7 @@ pub fn is_empty_selector(selector: &Value) -> bool {
 }
 
 /// Validates `spec.selector`; `empty` is the complaint about one that selects everything.
-pub fn selector(spec: &Value, empty: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+pub fn selector(spec: &Value, empty: &str, path: &Path<'_>, errors: &mut Complaints) {
     let (selector, place) = (&spec["selector"], path.child("selector"));
     errors.extend(labels::validate_label_selector(present(selector), &place));
     if selector.is_null() {
@@ -87,7 +88,7 @@ pub fn selector(spec: &Value, empty: &str, path: &Path<'_>, errors: &mut Vec<Fie
 }
 
 /// Checks that the selector selects the pods of the template. Returns false if it cannot be parsed.
-pub fn selects_template(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) -> bool {
+pub fn selects_template(spec: &Value, path: &Path<'_>, errors: &mut Complaints) -> bool {
     let Ok(selector) = Selector::from_label_selector(present(&spec["selector"])) else {
         return false;
     };
@@ -113,7 +114,7 @@ pub fn template(
     kind: &str,
     old: Option<&Value>,
     path: &Path<'_>,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     let options = PodOptions::for_template(old.and_then(|old| old.at(&TEMPLATE)));
     let path = path.child("template");
@@ -122,7 +123,7 @@ pub fn template(
 }
 
 /// Complains about a template whose pods could end; `path` is that of the template.
-pub fn runs_forever(template: &Value, kind: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+pub fn runs_forever(template: &Value, kind: &str, path: &Path<'_>, errors: &mut Complaints) {
     let spec = path.child("spec");
     let policy = template.str_at(&["spec", "restartPolicy"]);
     if policy != "Always" {
@@ -146,7 +147,7 @@ pub fn runs_forever(template: &Value, kind: &str, path: &Path<'_>, errors: &mut 
 
 /// Validates the counters of a status: those that must not be negative, and those that must not
 /// exceed `replicas`.
-pub fn status(object: &Value, counters: &[&str], parts: &[&str], ready: &str) -> Vec<FieldError> {
+pub fn status(object: &Value, counters: &[&str], parts: &[&str], ready: &str) -> Complaints {
     let mut errors = object_metadata::validate_finalizers(object);
     let (status, path) = (&object["status"], Path::new("status"));
     non_negative_members(status, counters, &path, &mut errors);
@@ -169,7 +170,7 @@ pub fn status(object: &Value, counters: &[&str], parts: &[&str], ready: &str) ->
 }
 
 /// Checks that a count of collisions only grows.
-pub fn collisions(object: &Value, old: &Value, errors: &mut Vec<FieldError>) {
+pub fn collisions(object: &Value, old: &Value, errors: &mut Complaints) {
     let of = |object: &Value| object.int_at(&["status", "collisionCount"]);
     let (new, old) = (of(object), of(old));
     if old.is_some_and(|old| new.is_none_or(|new| new < old)) {
@@ -184,7 +185,7 @@ pub fn collisions(object: &Value, old: &Value, errors: &mut Vec<FieldError>) {
 }
 
 /// Checks that an update does not change the selector.
-pub fn same_selector(object: &Value, old: &Value, errors: &mut Vec<FieldError>) {
+pub fn same_selector(object: &Value, old: &Value, errors: &mut Complaints) {
     let (spec, selector) = (Path::new("spec"), &object["spec"]["selector"]);
     if *selector != old["spec"]["selector"] {
         let bad = if selector.is_null() {

@@ -2,9 +2,10 @@
 
 use crate::shared::object_metadata;
 use crate::shared::table_cells::{age_cell, name_cell};
-use crate::shared::validation::complaints::{Errors, IMMUTABLE, one_of, one_of_if_set};
+use crate::shared::validation::complaints::{IMMUTABLE, one_of, one_of_if_set};
 use crate::shared::validation::members::{present, texts};
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_registry::strategy::{Context, Strategy};
 use std::collections::BTreeSet;
@@ -39,13 +40,13 @@ impl Strategy for CsiDriver {
         }
     }
 
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         let mut errors = object_metadata::validate_finalizers(object);
         validate_spec(&mut errors, &object["spec"]);
         errors
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = object_metadata::validate_update(object, old);
         let (spec, before) = (&object["spec"], &old["spec"]);
         validate_spec(&mut errors, spec);
@@ -111,7 +112,7 @@ impl Strategy for CsiDriver {
     }
 }
 
-fn validate_spec(errors: &mut Errors, spec: &Value) {
+fn validate_spec(errors: &mut Complaints, spec: &Value) {
     let path = Path::new("spec");
     let needed = [
         ("attachRequired", "attachedRequired"),
@@ -171,7 +172,7 @@ fn validate_spec(errors: &mut Errors, spec: &Value) {
     }
 }
 
-fn validate_tokens(errors: &mut Errors, requests: &[Value], path: &Path<'_>) {
+fn validate_tokens(errors: &mut Complaints, requests: &[Value], path: &Path<'_>) {
     let mut audiences = BTreeSet::new();
     for (at, request) in requests.iter().enumerate() {
         let path = path.index(at);

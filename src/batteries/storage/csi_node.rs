@@ -3,10 +3,11 @@
 use crate::shared::object_metadata;
 use crate::shared::table_cells::{age_cell, count_cell, name_cell};
 use crate::shared::validation::bad_value;
-use crate::shared::validation::complaints::{Errors, IMMUTABLE, complain, one_of, one_of_if_set};
+use crate::shared::validation::complaints::{IMMUTABLE, complain, one_of, one_of_if_set};
 use crate::shared::validation::domain_names::csi_driver_name;
 use crate::shared::validation::members::texts;
 use crate::shared::validation::numbers::non_negative;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names::{self, NameRule};
 use polyplane_apimachinery::{Map, Value};
@@ -34,13 +35,13 @@ impl Strategy for CsiNode {
         }
     }
 
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         let mut errors = object_metadata::validate_finalizers(object);
         validate_drivers(&mut errors, object);
         errors
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = object_metadata::validate(object, Scope::Cluster, NameRule::DnsSubdomain);
         validate_drivers(&mut errors, object);
         let path = Path::new("spec");
@@ -58,12 +59,7 @@ impl Strategy for CsiNode {
         errors
     }
 
-    fn validate_subresource(
-        &self,
-        _: &Context<'_>,
-        object: &Value,
-        old: &Value,
-    ) -> Vec<FieldError> {
+    fn validate_subresource(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = object_metadata::validate_update(object, old);
         let path = Path::new("status");
         let path = path.child("storageHealth");
@@ -104,7 +100,7 @@ fn fixed(driver: &Value) -> Value {
     Value::Object(kept.map(|(key, value)| (key, value.clone())).collect())
 }
 
-fn validate_drivers(errors: &mut Errors, object: &Value) {
+fn validate_drivers(errors: &mut Complaints, object: &Value) {
     let path = Path::new("spec");
     let path = path.child("drivers");
     let mut seen = BTreeSet::new();
@@ -130,7 +126,7 @@ fn validate_drivers(errors: &mut Errors, object: &Value) {
 }
 
 /// Validates the keys of the topology; complaints are about the driver.
-fn validate_topology_keys(errors: &mut Errors, keys: &Value, path: &Path<'_>) {
+fn validate_topology_keys(errors: &mut Complaints, keys: &Value, path: &Path<'_>) {
     let mut seen = BTreeSet::new();
     for key in texts(keys) {
         if key.is_empty() {
@@ -143,7 +139,7 @@ fn validate_topology_keys(errors: &mut Errors, keys: &Value, path: &Path<'_>) {
     }
 }
 
-fn validate_health(errors: &mut Errors, health: &Value, path: &Path<'_>) {
+fn validate_health(errors: &mut Complaints, health: &Value, path: &Path<'_>) {
     csi_driver_name(health.str_at(&["name"]), &path.child("name"), errors);
     let conditions = health.items_at(&["healthConditions"]);
     let path = path.child("healthConditions");

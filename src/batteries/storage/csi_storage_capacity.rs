@@ -4,10 +4,11 @@ use crate::shared::node_selector::deprecated_label;
 use crate::shared::object_metadata;
 use crate::shared::table_cells::{created_cell, name_cell};
 use crate::shared::validation::bad_value;
-use crate::shared::validation::complaints::{Errors, IMMUTABLE, complain};
+use crate::shared::validation::complaints::{IMMUTABLE, complain};
 use crate::shared::validation::members::present;
 use crate::shared::validation::numbers::non_negative_quantity;
 use crate::shared::validation::selectors::{SelectorValues, selector, selector_values};
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names::{self, NameRule};
 use polyplane_apimachinery::{Map, Value};
@@ -19,13 +20,13 @@ use polyplane_registry::strategy::{Context, Strategy};
 pub struct CsiStorageCapacity;
 
 impl Strategy for CsiStorageCapacity {
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         let mut errors = object_metadata::validate_finalizers(object);
         validate(&mut errors, object, SelectorValues::Checked);
         errors
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors =
             object_metadata::validate(object, Scope::Namespaced, NameRule::DnsSubdomain);
         validate(&mut errors, object, selector_values(&old["nodeTopology"]));
@@ -78,7 +79,7 @@ impl Strategy for CsiStorageCapacity {
     }
 }
 
-fn validate(errors: &mut Errors, object: &Value, values: SelectorValues) {
+fn validate(errors: &mut Complaints, object: &Value, values: SelectorValues) {
     let topology = &object["nodeTopology"];
     if present(topology) {
         selector(errors, &Path::new("nodeTopology"), topology, values);

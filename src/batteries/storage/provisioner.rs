@@ -1,7 +1,8 @@
 //! Fields that StorageClasses and VolumeAttributesClasses have in common: the name of a driver and
 //! parameters for it.
 
-use crate::shared::validation::complaints::{Errors, complain};
+use crate::shared::validation::complaints::complain;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::{Map, Value, names};
 
@@ -21,7 +22,7 @@ pub enum Parameters {
 }
 
 /// Validates the name of the driver.
-pub fn validate_driver(errors: &mut Errors, name: &str, path: &Path<'_>) {
+pub fn validate_driver(errors: &mut Complaints, name: &str, path: &Path<'_>) {
     if name.is_empty() {
         errors.push(FieldError::required(path, ""));
     } else {
@@ -32,7 +33,7 @@ pub fn validate_driver(errors: &mut Errors, name: &str, path: &Path<'_>) {
 
 /// Validates the parameters of a class: not too many, not too long, none without a name.
 pub fn validate_parameters(
-    errors: &mut Errors,
+    errors: &mut Complaints,
     parameters: &Value,
     rule: Parameters,
     path: &Path<'_>,

@@ -4,7 +4,8 @@ use super::provisioner::{Parameters, validate_driver, validate_parameters};
 use crate::shared::node_selector::deprecated_label;
 use crate::shared::object_metadata;
 use crate::shared::table_cells::{age_cell, name_cell};
-use crate::shared::validation::complaints::{Errors, one_of};
+use crate::shared::validation::complaints::one_of;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names::NameRule;
 use polyplane_apimachinery::{Value, labels};
@@ -17,13 +18,13 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct StorageClass;
 
 impl Strategy for StorageClass {
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         let mut errors = object_metadata::validate_finalizers(object);
         validate(&mut errors, object);
         errors
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = object_metadata::validate(object, Scope::Cluster, NameRule::DnsSubdomain);
         validate(&mut errors, object);
         errors.extend(object_metadata::validate_update(object, old));
@@ -58,7 +59,7 @@ impl Strategy for StorageClass {
     }
 }
 
-fn validate(errors: &mut Errors, object: &Value) {
+fn validate(errors: &mut Complaints, object: &Value) {
     validate_driver(
         errors,
         object.str_at(&["provisioner"]),
@@ -95,7 +96,7 @@ fn validate(errors: &mut Errors, object: &Value) {
 /// The values of a term, by key.
 type Requirements<'a> = BTreeMap<&'a str, BTreeSet<&'a str>>;
 
-fn validate_topologies(errors: &mut Errors, terms: &[Value]) {
+fn validate_topologies(errors: &mut Complaints, terms: &[Value]) {
     let path = Path::new("allowedTopologies");
     let mut seen: Vec<Requirements<'_>> = Vec::new();
     for (at, term) in terms.iter().enumerate() {
@@ -112,7 +113,11 @@ fn validate_topologies(errors: &mut Errors, terms: &[Value]) {
     }
 }
 
-fn validate_term<'a>(errors: &mut Errors, term: &'a Value, path: &Path<'_>) -> Requirements<'a> {
+fn validate_term<'a>(
+    errors: &mut Complaints,
+    term: &'a Value,
+    path: &Path<'_>,
+) -> Requirements<'a> {
     let path = path.child("matchLabelExpressions");
     let mut requirements = Requirements::new();
     for (at, expression) in term.items_at(&["matchLabelExpressions"]).iter().enumerate() {
@@ -144,7 +149,7 @@ mod tests {
     use polyplane_apimachinery::json;
 
     fn texts(terms: Value) -> Vec<String> {
-        let mut errors = Errors::new();
+        let mut errors = Complaints::default();
         validate_topologies(&mut errors, terms.as_array().unwrap_or(&[]));
         errors.iter().map(ToString::to_string).collect()
     }

@@ -4,8 +4,9 @@ pub mod inline_volume;
 
 use crate::shared::object_metadata;
 use crate::shared::table_cells::{age_cell, name_cell};
-use crate::shared::validation::complaints::{Errors, complain};
+use crate::shared::validation::complaints::complain;
 use crate::shared::validation::domain_names::csi_driver_name;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names::{self, NameRule};
 use polyplane_apimachinery::{Map, Value};
@@ -21,13 +22,13 @@ const MESSAGE_BYTES_MAX: usize = 1024;
 pub struct VolumeAttachment;
 
 impl Strategy for VolumeAttachment {
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         let mut errors = object_metadata::validate_finalizers(object);
         validate(&mut errors, object);
         errors
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, _: &Value) -> Vec<FieldError> {
+    fn validate_update(&self, _: &Context<'_>, object: &Value, _: &Value) -> Complaints {
         let mut errors = object_metadata::validate(object, Scope::Cluster, NameRule::DnsSubdomain);
         validate(&mut errors, object);
         errors
@@ -38,7 +39,7 @@ impl Strategy for VolumeAttachment {
         context: &Context<'_>,
         object: &Value,
         old: &Value,
-    ) -> Vec<FieldError> {
+    ) -> Complaints {
         self.validate_update(context, object, old)
     }
 
@@ -55,10 +56,10 @@ impl Strategy for VolumeAttachment {
     }
 }
 
-fn validate(errors: &mut Errors, object: &Value) {
+fn validate(errors: &mut Complaints, object: &Value) {
     let path = Path::new("spec");
     let spec = &object["spec"];
-    let mut attacher = Errors::new();
+    let mut attacher = Complaints::default();
     csi_driver_name(
         spec.str_at(&["attacher"]),
         &path.child("attacher"),
@@ -85,7 +86,7 @@ fn validate(errors: &mut Errors, object: &Value) {
     }
 }
 
-fn validate_source(errors: &mut Errors, source: &Value, path: &Path<'_>) {
+fn validate_source(errors: &mut Complaints, source: &Value, path: &Path<'_>) {
     const ONE: &str = "must specify exactly one of inlineVolumeSpec and persistentVolumeName";
     let inline = &source["inlineVolumeSpec"];
     match source["persistentVolumeName"].as_str() {
@@ -103,7 +104,7 @@ fn validate_source(errors: &mut Errors, source: &Value, path: &Path<'_>) {
     }
 }
 
-fn validate_status(errors: &mut Errors, status: &Value) {
+fn validate_status(errors: &mut Complaints, status: &Value) {
     let path = Path::new("status");
     let metadata = status["attachmentMetadata"]
         .as_object()

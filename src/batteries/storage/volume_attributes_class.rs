@@ -4,8 +4,8 @@
 use super::provisioner::{Parameters, validate_driver, validate_parameters};
 use crate::shared::object_metadata;
 use crate::shared::table_cells::{age_cell, name_cell};
-use crate::shared::validation::complaints::Errors;
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names::NameRule;
 use polyplane_registry::Scope;
@@ -16,13 +16,13 @@ use polyplane_registry::strategy::{Context, Strategy};
 pub struct VolumeAttributesClass;
 
 impl Strategy for VolumeAttributesClass {
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         let mut errors = object_metadata::validate_finalizers(object);
         validate(&mut errors, object);
         errors
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = object_metadata::validate_update(object, old);
         for field in ["driverName", "parameters"] {
             if object[field] != old[field] {
@@ -48,7 +48,7 @@ impl Strategy for VolumeAttributesClass {
     }
 }
 
-fn validate(errors: &mut Errors, object: &Value) {
+fn validate(errors: &mut Complaints, object: &Value) {
     validate_driver(
         errors,
         object.str_at(&["driverName"]),

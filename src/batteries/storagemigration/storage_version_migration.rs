@@ -3,9 +3,10 @@
 use crate::shared::object_metadata;
 use crate::shared::table_cells::name_cell;
 use crate::shared::validation::bad_value;
-use crate::shared::validation::complaints::{Errors, IMMUTABLE};
+use crate::shared::validation::complaints::IMMUTABLE;
 use crate::shared::validation::conditions::conditions;
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names::{self, NameRule};
 use polyplane_registry::Scope;
@@ -19,13 +20,13 @@ const CONDITION: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Condition";
 pub struct StorageVersionMigration;
 
 impl Strategy for StorageVersionMigration {
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         let mut errors = object_metadata::validate_finalizers(object);
         validate_spec(&mut errors, &object["spec"]);
         errors
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = object_metadata::validate(object, Scope::Cluster, NameRule::DnsSubdomain);
         validate_spec(&mut errors, &object["spec"]);
         errors.extend(object_metadata::validate_update(object, old));
@@ -41,12 +42,7 @@ impl Strategy for StorageVersionMigration {
         errors
     }
 
-    fn validate_subresource(
-        &self,
-        _: &Context<'_>,
-        object: &Value,
-        old: &Value,
-    ) -> Vec<FieldError> {
+    fn validate_subresource(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = object_metadata::validate_update(object, old);
         validate_status(&mut errors, &object["status"], &old["status"]);
         errors
@@ -70,7 +66,7 @@ impl Strategy for StorageVersionMigration {
     }
 }
 
-fn validate_spec(errors: &mut Errors, spec: &Value) {
+fn validate_spec(errors: &mut Complaints, spec: &Value) {
     let path = Path::new("spec");
     let path = path.child("resource");
     let (group, resource) = (
@@ -99,7 +95,7 @@ fn validate_spec(errors: &mut Errors, spec: &Value) {
     }
 }
 
-fn validate_status(errors: &mut Errors, status: &Value, old: &Value) {
+fn validate_status(errors: &mut Complaints, status: &Value, old: &Value) {
     let path = Path::new("status");
     let (version, before) = (
         status.str_at(&["resourceVersion"]),
@@ -156,7 +152,7 @@ mod tests {
     #[test]
     fn what_has_succeeded_stays_so() {
         let done = json!({"conditions": [{"type": "Succeeded", "status": "True", "reason": "Done", "lastTransitionTime": "2024-05-06T07:08:09Z"}]});
-        let mut errors = Errors::new();
+        let mut errors = Complaints::default();
         validate_status(&mut errors, &done, &json!({}));
         assert!(errors.is_empty(), "{errors:?}");
         validate_status(&mut errors, &json!({}), &done);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::config::{ConfigError, Section, document};
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::{Str, Value};
@@ -109,16 +110,12 @@ impl AuthenticationConfig {
         value: &Value,
         path: &Path<'_>,
         disallowed: &[&str],
-    ) -> Result<Self, Vec<FieldError>> {
+    ) -> Result<Self, Complaints> {
         Self::read(&Section { value, path }, &["jwt"], disallowed)
     }
 
-    fn read(
-        root: &Section<'_>,
-        fields: &[&str],
-        disallowed: &[&str],
-    ) -> Result<Self, Vec<FieldError>> {
-        let mut errors = Vec::new();
+    fn read(root: &Section<'_>, fields: &[&str], disallowed: &[&str]) -> Result<Self, Complaints> {
+        let mut errors = Complaints::default();
         root.only(fields, &mut errors);
         let list = root.path.child("jwt");
         let items = root.items("jwt", &mut errors);
@@ -149,7 +146,7 @@ impl AuthenticationConfig {
     }
 }
 
-fn check_discovery_urls(jwt: &[JwtConfig], list: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn check_discovery_urls(jwt: &[JwtConfig], list: &Path<'_>, errors: &mut Complaints) {
     let mut seen = BTreeSet::new();
     for (place, one) in jwt.iter().enumerate() {
         let url = one.issuer.discovery_url.as_deref();
@@ -161,7 +158,7 @@ fn check_discovery_urls(jwt: &[JwtConfig], list: &Path<'_>, errors: &mut Vec<Fie
     }
 }
 
-fn read_anonymous(root: &Section<'_>, errors: &mut Vec<FieldError>) -> Option<AnonymousAccess> {
+fn read_anonymous(root: &Section<'_>, errors: &mut Complaints) -> Option<AnonymousAccess> {
     let value = root
         .value
         .get("anonymous")
@@ -196,7 +193,7 @@ fn read_anonymous(root: &Section<'_>, errors: &mut Vec<FieldError>) -> Option<An
 fn read_jwt(
     section: &Section<'_>,
     disallowed: &[&str],
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) -> Option<JwtConfig> {
     let fields = [
         "issuer",
@@ -244,7 +241,7 @@ fn read_jwt(
 fn read_issuer(
     section: &Section<'_>,
     disallowed: &[&str],
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) -> IssuerConfig {
     let path = section.path.child("issuer");
     let issuer = Section {
@@ -262,7 +259,7 @@ fn read_issuer(
     issuer.only(&fields, errors);
     let audiences = issuer.items("audiences", errors).iter();
     let audiences = audiences.map(|one| one.as_str().unwrap_or("").to_owned());
-    let text = |name: &str, errors: &mut Vec<FieldError>| {
+    let text = |name: &str, errors: &mut Complaints| {
         Some(issuer.text(name, errors)).filter(|text| !text.is_empty())
     };
     let read = IssuerConfig {
@@ -286,7 +283,7 @@ fn read_issuer(
 
 type Required = Vec<(String, String)>;
 
-fn read_claim_rules(section: &Section<'_>, errors: &mut Vec<FieldError>) -> (Required, Vec<Rule>) {
+fn read_claim_rules(section: &Section<'_>, errors: &mut Complaints) -> (Required, Vec<Rule>) {
     let list = section.path.child("claimValidationRules");
     let (mut required, mut rules) = (Required::new(), Vec::new());
     let mut seen = BTreeSet::new();
@@ -346,7 +343,7 @@ fn read_claim_rules(section: &Section<'_>, errors: &mut Vec<FieldError>) -> (Req
     (required, rules)
 }
 
-fn read_user_rules(section: &Section<'_>, errors: &mut Vec<FieldError>) -> Vec<Rule> {
+fn read_user_rules(section: &Section<'_>, errors: &mut Complaints) -> Vec<Rule> {
     let list = section.path.child("userValidationRules");
     let mut rules = Vec::new();
     let mut seen = BTreeSet::new();
@@ -383,18 +380,14 @@ fn compiled_at(
     compiled: Result<Expression, String>,
     text: &str,
     path: &Path<'_>,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) -> Option<Expression> {
     compiled
         .map_err(|why| errors.push(FieldError::invalid(path, text, why)))
         .ok()
 }
 
-fn read_mapping(
-    mappings: &Section<'_>,
-    name: &str,
-    errors: &mut Vec<FieldError>,
-) -> Option<Mapping> {
+fn read_mapping(mappings: &Section<'_>, name: &str, errors: &mut Complaints) -> Option<Mapping> {
     let path = mappings.path.child(name);
     let mapping = Section {
         value: &mappings.value[name],
@@ -448,7 +441,7 @@ fn read_mapping(
     }
 }
 
-fn read_extra(mappings: &Section<'_>, errors: &mut Vec<FieldError>) -> Vec<(Str, Expression)> {
+fn read_extra(mappings: &Section<'_>, errors: &mut Complaints) -> Vec<(Str, Expression)> {
     let list = mappings.path.child("extra");
     let mut extra: Vec<(Str, Expression)> = Vec::new();
     for (place, value) in mappings.items("extra", errors).iter().enumerate() {

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use http::Uri;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_outbound::Trust;
 
@@ -13,7 +14,7 @@ pub(super) fn check_issuer(
     issuer: &IssuerConfig,
     disallowed: &[&str],
     path: &Path<'_>,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     let url = path.child("url");
     if issuer.url.is_empty() {
@@ -44,7 +45,7 @@ pub(super) fn check_issuer(
     check_audiences(&issuer.audiences, &path.child("audiences"), errors);
 }
 
-fn check_url(text: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn check_url(text: &str, path: &Path<'_>, errors: &mut Complaints) {
     let mut wrong = |why: &str| errors.push(FieldError::invalid(path, text, why));
     let (before, fragment) = text.split_once('#').unwrap_or((text, ""));
     if !fragment.is_empty() {
@@ -67,7 +68,7 @@ fn check_url(text: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn check_audiences(audiences: &[String], path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn check_audiences(audiences: &[String], path: &Path<'_>, errors: &mut Complaints) {
     if audiences.is_empty() {
         let why = format!("at least one {path} is required");
         errors.push(FieldError::required(path, why));
@@ -87,7 +88,7 @@ pub(super) fn check_match_policy(
     policy: &str,
     audiences: usize,
     path: &Path<'_>,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     let why = match (audiences, policy) {
         (_, "MatchAny") | (0 | 1, "") => return,
@@ -98,7 +99,7 @@ pub(super) fn check_match_policy(
     errors.push(FieldError::invalid(&path, policy, why));
 }
 
-pub(super) fn check_extra_key(key: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+pub(super) fn check_extra_key(key: &str, path: &Path<'_>, errors: &mut Complaints) {
     let mut wrong = |why: &str| errors.push(FieldError::invalid(path, key, why));
     let Some((domain, rest)) = key.split_once('/').filter(|(_, rest)| !rest.is_empty()) else {
         return match key.is_empty() {
@@ -133,7 +134,7 @@ pub(super) fn check_extra_key(key: &str, path: &Path<'_>, errors: &mut Vec<Field
 
 /// Complains if the username is the claim `email`, and no expression looks whether the issuer has
 /// verified it.
-pub(super) fn check_email(config: &JwtConfig, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+pub(super) fn check_email(config: &JwtConfig, path: &Path<'_>, errors: &mut Complaints) {
     let Mapping::Expression(username) = &config.username else {
         return;
     };

@@ -9,6 +9,7 @@ use crate::complaints;
 use crate::kinds::table::Resource;
 use crate::metadata;
 use crate::strategy::Context;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, FieldErrorKind};
 use polyplane_apimachinery::names::NameRule;
 use polyplane_apimachinery::schema::DefId;
@@ -146,9 +147,9 @@ fn decoded<T>(
 }
 
 /// Validates a new object.
-pub fn validate_create(row: &Resource, context: &Context<'_>, tree: &Value) -> Vec<FieldError> {
+pub fn validate_create(row: &Resource, context: &Context<'_>, tree: &Value) -> Complaints {
     let rule = row.strategy.name_rule().unwrap_or(row.name_rule);
-    let mut errors = Vec::new();
+    let mut errors = Complaints::default();
     if !row.strategy.validates_metadata_last() {
         errors.extend(metadata::validate(tree, row.scope, rule));
     }
@@ -165,7 +166,7 @@ pub fn validate_update(
     context: &Context<'_>,
     tree: &Value,
     old: &Value,
-) -> Vec<FieldError> {
+) -> Complaints {
     let mut errors = metadata::validate(tree, row.scope, NameRule::PathSegment);
     errors.extend(metadata::validate_update(tree, old));
     errors.extend(if context.subresource.is_empty() {
@@ -180,44 +181,47 @@ pub fn validate_update(
 /// the schema's declarations that the kind has not made.
 fn with_declared(
     row: &Resource,
-    mut errors: Vec<FieldError>,
+    errors: Complaints,
     tree: &Value,
     old: Option<&Value>,
-) -> Vec<FieldError> {
+) -> Complaints {
     // Done first, because the rest compares messages.
-    complaints::bound(&mut errors, |error| row.schemas.show(&mut error.bad));
+    let mut errors = complaints::bound(errors, |error| row.schemas.show(&mut error.bad));
     if row.rules.declarative_validation {
         let mut seen = BTreeSet::new();
-        errors.retain(|error| seen.insert(error.to_string()));
+        let each = errors.into_iter();
+        errors = each
+            .filter(|error| seen.insert(error.to_string()))
+            .collect();
     }
     let enabled = |gate: &str| row.features.enabled(gate);
-    let mut declared = row
+    let declared = row
         .schemas
         .validate(row.prepared_definition(), tree, old, &enabled);
     // Upstream drops a complaint of the kind if a declaration makes the same one, and declarations
     // come last.
     let texts: BTreeSet<String> = declared.iter().map(FieldError::to_string).collect();
     let said: HashSet<_> = declared.iter().map(Said::of).collect();
-    let (doubled, mut errors): (Vec<_>, Vec<_>) = errors.into_iter().partition(|error| {
+    let (doubled, mut errors): (Complaints, Complaints) = errors.into_iter().partition(|error| {
         error.covered && said.contains(&Said::of(error)) || texts.contains(&error.to_string())
     });
     drop(said);
     let doubled: HashSet<_> = doubled.iter().map(Said::of).collect();
     let known: HashSet<_> = errors.iter().map(Said::of).collect();
-    declared.retain(|error| {
+    let declared = declared.into_iter().filter(|error| {
         let said = Said::of(error);
         doubled.contains(&said) || !known.contains(&said)
     });
+    let declared: Vec<FieldError> = declared.collect();
     drop(known);
     // Upstream finds these in the version of the request, the others in the stored form.
-    for error in &mut declared {
+    errors.extend(declared.into_iter().map(|mut error| {
         if let Some(served) = row.strategy.declared_field(&error.field) {
             error.field = served;
         }
-    }
-    errors.extend(declared);
-    complaints::bound(&mut errors, |_| {});
-    errors
+        error
+    }));
+    complaints::bound(errors, |_| {})
 }
 
 /// What a complaint of a kind and one of a declaration have in common if they say the same: the field and the type. A

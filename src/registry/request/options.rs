@@ -11,6 +11,7 @@ use crate::request::parameters::{
     TIMEOUT_SECONDS, Text, UID, WATCH,
 };
 use crate::request::{ResourceRequest, Verb};
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::field_selector::FieldSelector;
 use polyplane_apimachinery::labels::Selector;
@@ -71,7 +72,7 @@ impl WriteOptions {
     /// # Errors
     /// Returns 422, which names every parameter that is out of range.
     pub fn parse(request: &ResourceRequest, kind: &str) -> Result<Self, ApiError> {
-        let mut errors = Vec::new();
+        let mut errors = Complaints::default();
         let manager = FIELD_MANAGER.read(&request.query);
         let force = FORCE.read(&request.query);
         if is_apply(request) {
@@ -120,7 +121,7 @@ impl WriteOptions {
 }
 
 /// Validates the name of a field manager: it is short, and all of it can be shown.
-pub(crate) fn check_field_manager(manager: &str, path: &Path, errors: &mut Vec<FieldError>) {
+pub(crate) fn check_field_manager(manager: &str, path: &Path, errors: &mut Complaints) {
     if manager.len() > FIELD_MANAGER_MAX {
         errors.push(FieldError::too_long(path, FIELD_MANAGER_MAX));
     }
@@ -133,12 +134,12 @@ pub(crate) fn check_field_manager(manager: &str, path: &Path, errors: &mut Vec<F
     }
 }
 
-fn dry_run(request: &ResourceRequest, errors: &mut Vec<FieldError>) -> Persistence {
+fn dry_run(request: &ResourceRequest, errors: &mut Complaints) -> Persistence {
     let wishes: Vec<&str> = DRY_RUN.read(&request.query).collect();
     dry_run_of(&wishes, errors)
 }
 
-fn dry_run_of(wishes: &[&str], errors: &mut Vec<FieldError>) -> Persistence {
+fn dry_run_of(wishes: &[&str], errors: &mut Complaints) -> Persistence {
     if wishes.iter().any(|wish| *wish != "All") {
         let bad = Value::Array(wishes.iter().map(|wish| Value::string(*wish)).collect());
         errors.push(FieldError::not_supported(
@@ -320,9 +321,9 @@ impl ListOptions {
             && WATCH.read(&request.query) == Some(true)
     }
 
-    fn check(&self, match_text: &str, purpose: ListPurpose) -> Vec<FieldError> {
+    fn check(&self, match_text: &str, purpose: ListPurpose) -> Complaints {
         let path = Path::new("resourceVersionMatch");
-        let mut errors = Vec::new();
+        let mut errors = Complaints::default();
         if purpose == ListPurpose::Watch {
             if self.initial_events.is_some() && match_text != "NotOlderThan" {
                 let detail =
@@ -456,7 +457,7 @@ impl DeleteOptions {
     /// # Errors
     /// Returns 400 or 422, as upstream does.
     pub fn parse(request: &ResourceRequest, body: Option<&Value>) -> Result<Self, ApiError> {
-        let (mut errors, mut of_dry_run) = (Vec::new(), Vec::new());
+        let (mut errors, mut of_dry_run) = (Complaints::default(), Complaints::default());
         let mut options = match body {
             Some(body) => Self::of_body(body, &mut of_dry_run),
             None => Self::of_query(request, &mut of_dry_run)?,
@@ -466,7 +467,7 @@ impl DeleteOptions {
             None => PROPAGATION_POLICY.given(&request.query),
         };
         options.read_policy(policy, &mut errors);
-        errors.append(&mut of_dry_run);
+        errors.extend(of_dry_run);
         if options.ignores_read_error {
             let others = [
                 ("propagationPolicy", policy.is_some()),
@@ -491,7 +492,7 @@ impl DeleteOptions {
         }
     }
 
-    fn of_body(body: &Value, errors: &mut Vec<FieldError>) -> Self {
+    fn of_body(body: &Value, errors: &mut Complaints) -> Self {
         let text = |path: &[&str]| body.at(path).and_then(Value::as_str).map(Str::from);
         let wishes: Vec<&str> = body
             .items_at(&["dryRun"])
@@ -509,7 +510,7 @@ impl DeleteOptions {
         }
     }
 
-    fn of_query(request: &ResourceRequest, errors: &mut Vec<FieldError>) -> Result<Self, ApiError> {
+    fn of_query(request: &ResourceRequest, errors: &mut Complaints) -> Result<Self, ApiError> {
         let given = |parameter: &Text| {
             let text = parameter.read(&request.query);
             (!text.is_empty()).then(|| Str::from(text))
@@ -527,7 +528,7 @@ impl DeleteOptions {
         })
     }
 
-    fn read_policy(&mut self, policy: Option<&str>, errors: &mut Vec<FieldError>) {
+    fn read_policy(&mut self, policy: Option<&str>, errors: &mut Complaints) {
         let Some(policy) = policy else { return };
         let path = Path::new("propagationPolicy");
         if self.orphan_dependents.is_some() {
@@ -554,7 +555,7 @@ mod tests {
     #[test]
     fn a_field_manager_is_short_and_all_of_it_can_be_shown() {
         let errors = |manager: &str| {
-            let mut errors = Vec::new();
+            let mut errors = Complaints::default();
             check_field_manager(manager, &Path::new("fieldManager"), &mut errors);
             let texts = errors.iter().map(ToString::to_string);
             texts.collect::<Vec<_>>()

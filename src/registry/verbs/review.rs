@@ -5,6 +5,7 @@ mod check;
 
 use crate::answer::negotiate;
 use crate::authority::{AsOf, RuleLists};
+use crate::complaints;
 use crate::metadata;
 use crate::plan::fields;
 use crate::request::body;
@@ -217,13 +218,11 @@ fn fault_text(fault: &TokenFault) -> String {
 }
 
 fn check_access(call: &Call<'_>, tree: &Value, kind: check::Kind) -> Result<(), ApiError> {
-    let mut errors = check::check(tree, kind);
+    let errors = check::check(tree, kind);
     if errors.is_empty() {
         return Ok(());
     }
-    for error in &mut errors {
-        call.row.schemas.show(&mut error.bad);
-    }
+    let errors = complaints::bound(errors, |error| call.row.schemas.show(&mut error.bad));
     let what = Qualified::new(&call.row.group, "");
     Err(ApiError::invalid(what, "", &errors))
 }

@@ -22,6 +22,7 @@ use crate::verbs::patch;
 use crate::verbs::patch::ReadPatch;
 use crate::verbs::update::{check_uid, precondition_failed};
 use crate::write::{self, Written};
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path, aggregate};
 use polyplane_apimachinery::labels::Selector;
 use polyplane_apimachinery::names::NameRule;
@@ -356,7 +357,7 @@ pub async fn bind(call: &Call<'_>) -> Result<Written, ApiError> {
         ));
     }
     let path = Path::new("target");
-    let mut errors = Vec::new();
+    let mut errors = Complaints::default();
     let kind = binding.str_at(&["target", "kind"]);
     if !kind.is_empty() && kind != "Node" {
         errors.push(FieldError::not_supported(

@@ -9,6 +9,7 @@ use crate::request::call::Call;
 use crate::request::options::WriteOptions;
 use crate::tokens::no_issuer;
 use crate::write::answerable;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::json::scan::Scanned;
 use polyplane_apimachinery::status::{ApiError, Qualified};
@@ -183,7 +184,7 @@ fn check_name(tree: &Value, name: &str) -> Result<(), ApiError> {
 
 fn validate(spec: &Value) -> Result<(), ApiError> {
     let path = Path::new("spec");
-    let mut errors = Vec::new();
+    let mut errors = Complaints::default();
     let seconds = spec
         .int_at(&["expirationSeconds"])
         .unwrap_or(SECONDS_DEFAULT);
@@ -217,7 +218,7 @@ fn validate(spec: &Value) -> Result<(), ApiError> {
     } else if count > 0 {
         let detail = "attestations may only be specified with a webhook bound object reference";
         let bad = Bad::Json(attestations.clone());
-        errors = vec![FieldError::invalid(&at, bad, detail)];
+        errors = Complaints::from([FieldError::invalid(&at, bad, detail)]);
     }
     if errors.is_empty() {
         return Ok(());

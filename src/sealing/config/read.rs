@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::json::Limits;
 use polyplane_apimachinery::time::parse_duration;
@@ -83,7 +84,7 @@ enum Provider {
 
 #[derive(Default)]
 struct Reader {
-    errors: Vec<FieldError>,
+    errors: Complaints,
     keys: Vec<FileKey>,
     kms: Vec<KmsProvider>,
     rules: Vec<Rule>,

@@ -3,6 +3,7 @@
 
 use super::identities::Identities;
 use super::{Checker, Pair, Subject, each_value, identity};
+use crate::complaints::Complaints;
 use crate::field_error::{FieldError, Path};
 use crate::schema::tags::{Stage, Tag};
 use crate::schema::{ListType, Presence, Type};
@@ -86,7 +87,7 @@ impl<'s> Checker<'s, '_> {
         subject: Subject<'_>,
         pair: Pair<'_>,
         path: &Path<'_>,
-    ) -> Vec<FieldError> {
+    ) -> Complaints {
         let added = tag.text() == "NoAddItem";
         let (from, to) = if added {
             (pair.old, pair.new)
@@ -98,7 +99,7 @@ impl<'s> Checker<'s, '_> {
         } else {
             "item may not be removed"
         };
-        let mut errors = Vec::new();
+        let mut errors = Complaints::default();
         match (subject.ty, to) {
             (Type::List(item), Some(Value::Array(items))) => {
                 let Some(kind) = identity(tags) else {

@@ -1,5 +1,6 @@
 //! The check of one rule on one value.
 
+use crate::complaints::Complaints;
 use crate::field_error::{Bad, FieldError, Path};
 use crate::names;
 use crate::schema::tags::{Tag, TagValue};
@@ -37,7 +38,7 @@ pub(super) fn check(
     style: Style,
     allowed: Option<&str>,
     path: &Path<'_>,
-) -> Vec<FieldError> {
+) -> Complaints {
     let error = match (tag.name.as_str(), value) {
         ("minimum", Value::Int(number)) => match tag.number() {
             Some(least) if *number < least => FieldError::invalid(
@@ -45,7 +46,7 @@ pub(super) fn check(
                 *number,
                 format!("must be greater than or equal to {least}"),
             ),
-            _ => return Vec::new(),
+            _ => return Complaints::default(),
         },
         ("maximum", Value::Int(number)) => match tag.number() {
             Some(most) if *number > most => FieldError::invalid(
@@ -53,7 +54,7 @@ pub(super) fn check(
                 *number,
                 format!("must be less than or equal to {most}"),
             ),
-            _ => return Vec::new(),
+            _ => return Complaints::default(),
         },
         ("maxLength", Value::String(text)) if too_long(text, bound(tag)) => {
             FieldError::too_long_characters(path, bound(tag))
@@ -79,7 +80,7 @@ pub(super) fn check(
                 style.show(value),
                 format!("must not be equal to {shown}"),
             ),
-            None => return Vec::new(),
+            None => return Complaints::default(),
         },
         ("enum", Value::String(_)) => {
             return allowed
@@ -87,9 +88,9 @@ pub(super) fn check(
                 .unwrap_or_default();
         }
         ("format", Value::String(text)) => return format(tag.text(), text, style, path),
-        _ => return Vec::new(),
+        _ => return Complaints::default(),
     };
-    vec![error]
+    Complaints::from([error])
 }
 
 fn too_long(text: &str, most: usize) -> bool {
@@ -111,19 +112,19 @@ fn disallowed(tag: &Tag, value: &Value) -> Option<String> {
     }
 }
 
-fn one_of(value: &Value, style: Style, allowed: &str, path: &Path<'_>) -> Vec<FieldError> {
+fn one_of(value: &Value, style: Style, allowed: &str, path: &Path<'_>) -> Complaints {
     let Ok(Value::Array(mut allowed)) = crate::schema::load::read_value(allowed) else {
-        return Vec::new();
+        return Complaints::default();
     };
     if allowed.contains(value) {
-        return Vec::new();
+        return Complaints::default();
     }
     allowed.sort_by(|a, b| a.as_str().cmp(&b.as_str()));
     let names: Vec<&str> = allowed.iter().filter_map(Value::as_str).collect();
-    vec![FieldError::not_supported(path, style.show(value), &names)]
+    Complaints::from([FieldError::not_supported(path, style.show(value), &names)])
 }
 
-fn format(name: &str, text: &str, style: Style, path: &Path<'_>) -> Vec<FieldError> {
+fn format(name: &str, text: &str, style: Style, path: &Path<'_>) -> Complaints {
     let value = Value::from(text);
     let plain = |messages: Vec<String>| {
         messages
@@ -139,17 +140,15 @@ fn format(name: &str, text: &str, style: Style, path: &Path<'_>) -> Vec<FieldErr
         "k8s-label-value" => plain(names::label_value(text)),
         "k8s-path-segment-name" => plain(names::path_segment_name(text)),
         "k8s-prefixed-label-key" => plain(prefixed_label_key(text)),
-        "k8s-uuid" if !is_uuid(text) => {
-            vec![FieldError::invalid(
-                path,
-                text,
-                "must be a lowercase UUID in 8-4-4-4-12 format",
-            )]
-        }
+        "k8s-uuid" if !is_uuid(text) => Complaints::from([FieldError::invalid(
+            path,
+            text,
+            "must be a lowercase UUID in 8-4-4-4-12 format",
+        )]),
         "k8s-resource-pool-name" => pool_name(text, path),
         "k8s-extended-resource-name" => extended_resource_name(text, path),
         "k8s-resource-fully-qualified-name" => fully_qualified_name(text, path),
-        _ => Vec::new(),
+        _ => Complaints::default(),
     }
 }
 
@@ -177,8 +176,8 @@ fn is_uuid(text: &str) -> bool {
     text.len() == 36 && text.bytes().enumerate().all(fits)
 }
 
-fn pool_name(text: &str, path: &Path<'_>) -> Vec<FieldError> {
-    let mut errors = Vec::new();
+fn pool_name(text: &str, path: &Path<'_>) -> Complaints {
+    let mut errors = Complaints::default();
     if text.len() > 253 {
         errors.push(FieldError::too_long(path, 253));
     }
@@ -202,8 +201,8 @@ fn pool_name(text: &str, path: &Path<'_>) -> Vec<FieldError> {
     errors
 }
 
-fn extended_resource_name(text: &str, path: &Path<'_>) -> Vec<FieldError> {
-    let mut errors = Vec::new();
+fn extended_resource_name(text: &str, path: &Path<'_>) -> Complaints {
+    let mut errors = Complaints::default();
     let mut complain = |detail: String| errors.push(FieldError::invalid(path, text, detail));
     if !text.contains('/') {
         complain("a name must be a domain-prefixed path, such as 'example.com/my-prop'".to_owned());
@@ -219,8 +218,8 @@ fn extended_resource_name(text: &str, path: &Path<'_>) -> Vec<FieldError> {
     errors
 }
 
-fn fully_qualified_name(text: &str, path: &Path<'_>) -> Vec<FieldError> {
-    let mut errors = Vec::new();
+fn fully_qualified_name(text: &str, path: &Path<'_>) -> Complaints {
+    let mut errors = Complaints::default();
     let parts: Vec<&str> = text.split('/').collect();
     match parts.as_slice() {
         [name] => errors.extend(identifier(name, path)),
@@ -254,8 +253,8 @@ fn fully_qualified_name(text: &str, path: &Path<'_>) -> Vec<FieldError> {
     errors
 }
 
-fn identifier(name: &str, path: &Path<'_>) -> Vec<FieldError> {
-    let mut errors = Vec::new();
+fn identifier(name: &str, path: &Path<'_>) -> Complaints {
+    let mut errors = Complaints::default();
     if name.len() > 32 {
         errors.push(FieldError::too_long(path, 32));
     }

@@ -5,7 +5,6 @@ use super::ratchet::{Ratchet, Rule, TYPES};
 use super::structural_schema::{
     self, JUNCTORS, Level, is_set, kind, members, needs_type, unsupported,
 };
-use crate::shared::validation::complaints::Errors;
 use crate::shared::validation::members::{present, texts};
 pub use polyplane_apiextensions::rules::definition::Charge;
 use polyplane_apiextensions::{defaults, rules};
@@ -45,14 +44,13 @@ pub struct Checks<'r> {
 }
 
 /// Validates a whole schema.
-pub fn validate(schema: &Value, checks: Checks<'_>, path: &Path<'_>) -> Errors {
-    let mut errors = Errors::new();
+pub fn validate(schema: &Value, checks: Checks<'_>, path: &Path<'_>) -> Complaints {
+    let mut errors = Complaints::default();
     let unsupported = unsupported(schema).filter(|_| checks.structure);
     if checks.structure && unsupported.is_none() {
         errors = structural_schema::validate(schema, path);
         if errors.is_empty() {
-            let found = defaults::validate(checks.schemas, schema, path, checks.budget);
-            errors.extend(found);
+            errors = defaults::validate(checks.schemas, schema, path, checks.budget);
         }
     }
     let is_structural = checks.structure && unsupported.is_none() && errors.is_empty();
@@ -65,8 +63,7 @@ pub fn validate(schema: &Value, checks: Checks<'_>, path: &Path<'_>) -> Errors {
     .validate(&mut found, schema, Level::Root, path);
     // Rules of a schema that is not sound would be blamed for what is wrong with it.
     if is_structural {
-        let unsound = found.as_slice().iter();
-        let unsound: Vec<String> = unsound.map(|error| error.field.clone()).collect();
+        let unsound: Vec<String> = found.iter().map(|error| error.field.clone()).collect();
         found.extend(rules::definition::validate(
             schema,
             path,
@@ -75,7 +72,7 @@ pub fn validate(schema: &Value, checks: Checks<'_>, path: &Path<'_>) -> Errors {
             checks.budget,
         ));
     }
-    errors.extend(found.into_vec());
+    errors.extend(found);
     if let (Some(name), true) = (unsupported, errors.is_empty()) {
         let detail = format!("OpenAPIV3Schema '{name}' is not supported");
         errors.push(FieldError::invalid(path, "", detail));

@@ -12,7 +12,6 @@ use crate::admissionregistration::webhook_configuration::validate_versions;
 use crate::core::config_map::bytes_of;
 use crate::shared::network::ca_bundle;
 use crate::shared::network::webhook_client::validate_client;
-use crate::shared::validation::complaints::Errors;
 use crate::shared::validation::members::{present, texts};
 use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
@@ -429,9 +428,7 @@ fn validate_conversion(errors: &mut Complaints, spec: &Value, ratchet: &Ratchet,
         return;
     }
     if present(&webhook["clientConfig"]) {
-        let mut found = Errors::new();
-        validate_client(&mut found, &webhook["clientConfig"], &client);
-        errors.extend(found);
+        validate_client(errors, &webhook["clientConfig"], &client);
         if ratchet.checks_bundle()
             && let Some(complaint) = bundle_complaint(spec)
         {
@@ -449,9 +446,7 @@ fn validate_conversion(errors: &mut Complaints, spec: &Value, ratchet: &Ratchet,
         errors.push(FieldError::required(&list, ""));
         return;
     }
-    let mut found = Errors::new();
-    validate_versions(&mut found, &versions, &list);
-    errors.extend(found);
+    validate_versions(errors, &versions, &list);
     if ratchet.demands(Rule::ReviewVersion) && !knows_review_version(webhook) {
         let detail = format!(
             "must include at least one of {}",

@@ -1,7 +1,6 @@
 //! The rules that make a schema structural: every field has a type, and keywords that only restrict
 //! values are separate.
 
-use crate::shared::validation::complaints::Errors;
 use crate::shared::validation::members::present;
 use polyplane_apiextensions::rules::check_pattern;
 use polyplane_apimachinery::complaints::Complaints;
@@ -95,12 +94,12 @@ fn is_int_or_string(list: &[Value]) -> bool {
 
 /// Returns the complaints about a schema that is not structural, sorted as upstream sorts them. Those for which an
 /// answer has no room are not looked for.
-pub fn validate(schema: &Value, path: &Path<'_>) -> Errors {
+pub fn validate(schema: &Value, path: &Path<'_>) -> Complaints {
     let mut errors = Complaints::default();
     invariants(&mut errors, schema, Level::Root, path);
     completeness(&mut errors, schema, path);
     errors.sort();
-    errors.into_vec()
+    errors
 }
 
 /// Checks the rules that apply at every position, whatever the values are.

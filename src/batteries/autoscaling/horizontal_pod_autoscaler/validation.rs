@@ -4,6 +4,7 @@ use crate::shared::validation::complaints::{complain, named};
 use crate::shared::validation::members::has;
 use crate::shared::validation::numbers::{non_negative, non_negative_quantity, sign};
 use crate::shared::{object_metadata, resource_names};
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::{Value, names};
 
@@ -43,7 +44,7 @@ impl VersionRule {
 }
 
 /// Validates a new or changed autoscaler.
-pub fn autoscaler(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+pub fn autoscaler(object: &Value, old: Option<&Value>) -> Complaints {
     let mut errors = object_metadata::validate_finalizers(object);
     let (spec, path) = (&object["spec"], Path::new("spec"));
     let (target, before) = (&spec["scaleTargetRef"], old.map(|old| &old["spec"]));
@@ -91,7 +92,7 @@ pub fn autoscaler(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
 }
 
 /// Validates a changed status.
-pub fn status(object: &Value) -> Vec<FieldError> {
+pub fn status(object: &Value) -> Complaints {
     let mut errors = object_metadata::validate_finalizers(object);
     let (status, path) = (&object["status"], Path::new("status"));
     let conditions = path.child("conditions");
@@ -109,7 +110,7 @@ pub fn status(object: &Value) -> Vec<FieldError> {
     errors
 }
 
-fn replicas(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn replicas(spec: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let least = spec.int_at(&["minReplicas"]);
     let most = spec.int_at(&["maxReplicas"]).unwrap_or(0);
     if let Some(least) = least.filter(|least| *least < 0) {
@@ -139,7 +140,7 @@ fn replicas(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn reference(target: &Value, rule: VersionRule, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn reference(target: &Value, rule: VersionRule, path: &Path<'_>, errors: &mut Complaints) {
     for field in ["kind", "name"] {
         segment(target.str_at(&[field]), "", &path.child(field), errors);
     }
@@ -154,7 +155,7 @@ fn reference(target: &Value, rule: VersionRule, path: &Path<'_>, errors: &mut Ve
 }
 
 /// Checks a text that must be present and be usable as a segment of a path.
-fn segment(text: &str, absent: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn segment(text: &str, absent: &str, path: &Path<'_>, errors: &mut Complaints) {
     if text.is_empty() {
         errors.push(FieldError::required(path, absent));
     } else {
@@ -162,7 +163,7 @@ fn segment(text: &str, absent: &str, path: &Path<'_>, errors: &mut Vec<FieldErro
     }
 }
 
-fn metrics(spec: &Value, rule: VersionRule, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn metrics(spec: &Value, rule: VersionRule, path: &Path<'_>, errors: &mut Complaints) {
     let metrics = spec.items_at(&["metrics"]);
     for (at, spec) in metrics.iter().enumerate() {
         metric(spec, rule, &path.index(at), errors);
@@ -174,7 +175,7 @@ fn metrics(spec: &Value, rule: VersionRule, path: &Path<'_>, errors: &mut Vec<Fi
     }
 }
 
-fn metric(spec: &Value, rule: VersionRule, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn metric(spec: &Value, rule: VersionRule, path: &Path<'_>, errors: &mut Complaints) {
     let kind = spec.str_at(&["type"]);
     let place = path.child("type");
     if kind.is_empty() {
@@ -223,7 +224,7 @@ fn source(
     source: &Value,
     rule: VersionRule,
     path: &Path<'_>,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     let (target, place) = (&source["target"], path.child("target"));
     match field {
@@ -286,7 +287,7 @@ fn source(
     }
 }
 
-fn container(source: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn container(source: &Value, path: &Path<'_>, errors: &mut Complaints) {
     match source.str_at(&["name"]) {
         "" => errors.push(FieldError::required(
             &path.child("name"),
@@ -304,7 +305,7 @@ fn container(source: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn metric_target(target: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn metric_target(target: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let kind = target.str_at(&["type"]);
     if kind.is_empty() {
         errors.push(FieldError::required(
@@ -341,7 +342,7 @@ fn metric_target(target: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) 
     }
 }
 
-fn rules(rules: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn rules(rules: &Value, path: &Path<'_>, errors: &mut Complaints) {
     if rules.is_null() {
         return;
     }
@@ -384,7 +385,7 @@ fn rules(rules: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn policy(policy: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn policy(policy: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let kind = policy.str_at(&["type"]);
     let known = ["Percent", "Pods"];
     if !known.contains(&kind) {

@@ -6,6 +6,7 @@ use crate::shared::validation::bad_value;
 use crate::shared::validation::complaints::{complain, named};
 use crate::shared::validation::members::has;
 use crate::shared::validation::numbers::{non_negative, non_negative_members};
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::{Value, names};
 use std::collections::BTreeSet;
@@ -25,7 +26,7 @@ pub fn validate(
     old: Option<&Value>,
     _: Owner,
     path: &Path<'_>,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     let counts = [
         "parallelism",
@@ -63,7 +64,7 @@ pub fn validate(
     restart(spec, &template.child("spec").child("restartPolicy"), errors);
 }
 
-fn restart(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn restart(spec: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let policy = spec.str_at(&["template", "spec", "restartPolicy"]);
     match policy {
         "" | "Always" => {
@@ -85,7 +86,7 @@ fn restart(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn controller(name: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn controller(name: &str, path: &Path<'_>, errors: &mut Complaints) {
     match name.split_once('/') {
         _ if name.is_empty() => errors.push(FieldError::required(path, "")),
         Some((host, rest)) if !host.is_empty() && !rest.is_empty() => {
@@ -109,7 +110,7 @@ fn controller(name: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
 }
 
 /// Checks the completion mode and the fields that depend on it.
-fn completion(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn completion(spec: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let number = |field: &str| spec.int_at(&[field]);
     let mut invalid = |field: &str, bad: i64, detail: String| {
         errors.push(FieldError::invalid(&path.child(field), bad, detail));
@@ -138,7 +139,7 @@ fn completion(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
 }
 
 /// Checks the counts of a job whose pods have indexes.
-fn indexed(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn indexed(spec: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let number = |field: &str| spec.int_at(&[field]);
     let (completions, parallel, failed) = (
         number("completions"),
@@ -197,7 +198,7 @@ fn indexed(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn replacement(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn replacement(spec: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let Some(policy) = spec["podReplacementPolicy"].as_str() else {
         return;
     };
@@ -211,7 +212,7 @@ fn replacement(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn failure_policy(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn failure_policy(spec: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let (rules, place) = (
         spec["podFailurePolicy"].items_at(&["rules"]),
         path.child("rules"),
@@ -262,12 +263,7 @@ fn failure_policy(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn exit_codes(
-    rule: &Value,
-    containers: &BTreeSet<&str>,
-    path: &Path<'_>,
-    errors: &mut Vec<FieldError>,
-) {
+fn exit_codes(rule: &Value, containers: &BTreeSet<&str>, path: &Path<'_>, errors: &mut Complaints) {
     let (operator, place) = (rule.str_at(&["operator"]), path.child("operator"));
     match operator {
         "" => errors.push(FieldError::required(
@@ -329,7 +325,7 @@ fn exit_codes(
     }
 }
 
-fn pod_conditions(patterns: &[Value], path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn pod_conditions(patterns: &[Value], path: &Path<'_>, errors: &mut Complaints) {
     if patterns.len() > RULES_MAX {
         errors.push(FieldError::too_many(path, patterns.len(), RULES_MAX));
     }
@@ -355,7 +351,7 @@ fn pod_conditions(patterns: &[Value], path: &Path<'_>, errors: &mut Vec<FieldErr
     }
 }
 
-fn success_policy(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn success_policy(spec: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let policy = &spec["successPolicy"];
     if policy.is_null() {
         return;
@@ -383,7 +379,7 @@ fn success_policy(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn success_rule(rule: &Value, completions: i64, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn success_rule(rule: &Value, completions: i64, path: &Path<'_>, errors: &mut Complaints) {
     let (text, count) = (
         rule["succeededIndexes"].as_str(),
         rule.int_at(&["succeededCount"]),

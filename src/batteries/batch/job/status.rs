@@ -9,12 +9,13 @@ use crate::shared::validation::bad_value;
 use crate::shared::validation::members::has;
 use crate::shared::validation::numbers::non_negative_members;
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::time::Timestamp;
 use std::collections::BTreeSet;
 
 /// Validates the new status.
-pub fn validate(object: &Value, old: &Value) -> Vec<FieldError> {
+pub fn validate(object: &Value, old: &Value) -> Complaints {
     let mut errors = object_metadata::validate_finalizers(object);
     let path = Path::new("status");
     let change = StatusUpdate {
@@ -50,7 +51,7 @@ fn is_finished(object: &Value) -> bool {
     is_true(object, "Complete") || is_true(object, "Failed")
 }
 
-fn uncounted(status: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn uncounted(status: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let mut seen = BTreeSet::new();
     for list in ["succeeded", "failed"] {
         let place = path.child(list);
@@ -91,7 +92,7 @@ impl StatusUpdate<'_> {
         is_finished(self.object) != is_finished(self.old)
     }
 
-    fn times(&self, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    fn times(&self, path: &Path<'_>, errors: &mut Complaints) {
         let (place, end) = (path.child("completionTime"), &self.new["completionTime"]);
         let complete = is_true(self.object, "Complete");
         if self.condition("Complete") || self.of("completionTime") {
@@ -120,7 +121,7 @@ impl StatusUpdate<'_> {
         }
     }
 
-    fn finished(&self, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    fn finished(&self, path: &Path<'_>, errors: &mut Complaints) {
         if !is_finished(self.object) {
             return;
         }
@@ -164,7 +165,7 @@ impl StatusUpdate<'_> {
         }
     }
 
-    fn indexes(&self, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    fn indexes(&self, path: &Path<'_>, errors: &mut Complaints) {
         let spec = &self.object["spec"];
         let (completed, failed) = (
             self.new.str_at(&["completedIndexes"]),
@@ -216,7 +217,7 @@ impl StatusUpdate<'_> {
         }
     }
 
-    fn counters(&self, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    fn counters(&self, path: &Path<'_>, errors: &mut Complaints) {
         let number = |status: &Value, field: &str| status.int_at(&[field]).unwrap_or(0);
         let ready = number(self.new, "ready");
         if (self.of("ready") || self.count("active"))
@@ -238,7 +239,7 @@ impl StatusUpdate<'_> {
         }
     }
 
-    fn conditions(&self, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    fn conditions(&self, path: &Path<'_>, errors: &mut Complaints) {
         let is = |kind: &str| is_true(self.object, kind);
         let (complete, failed) = (is("Complete"), is("Failed"));
         let (target, success) = (is("FailureTarget"), is("SuccessCriteriaMet"));
@@ -297,7 +298,7 @@ impl StatusUpdate<'_> {
         );
     }
 
-    fn history(&self, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    fn history(&self, path: &Path<'_>, errors: &mut Complaints) {
         let (end, was) = (&self.new["completionTime"], &self.before["completionTime"]);
         if !end.is_null() && !was.is_null() && end != was {
             errors.push(FieldError::invalid(

@@ -4,6 +4,7 @@ use super::{NAME_LABELS, Owner, UID_LABELS, is_true, spec};
 use crate::shared::object_metadata;
 use crate::shared::validation::bad_value;
 use crate::shared::validation::members::has;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::labels::{self, Selector};
 use polyplane_apimachinery::{Value, names};
@@ -16,7 +17,7 @@ fn present(value: &Value) -> Option<&Value> {
 }
 
 /// Validates the selector and the labels that the server sets.
-pub fn generated_selector(object: &Value) -> Vec<FieldError> {
+pub fn generated_selector(object: &Value) -> Complaints {
     let mut errors = object_metadata::validate_finalizers(object);
     let spec = &object["spec"];
     if spec.bool_at(&["manualSelector"]) || !has(spec, "selector") {
@@ -68,8 +69,8 @@ pub fn generated_selector(object: &Value) -> Vec<FieldError> {
 }
 
 /// Validates the spec of a Job, its selector included.
-pub fn whole_spec(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
-    let mut errors = Vec::new();
+pub fn whole_spec(object: &Value, old: Option<&Value>) -> Complaints {
+    let mut errors = Complaints::default();
     let (given, path) = (&object["spec"], Path::new("spec"));
     spec::validate(
         given,
@@ -98,7 +99,7 @@ pub fn whole_spec(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
 }
 
 /// Checks that the host name of the Pod with the greatest index is valid.
-pub fn name_allows_completions(object: &Value, errors: &mut Vec<FieldError>) {
+pub fn name_allows_completions(object: &Value, errors: &mut Complaints) {
     let completions = object.int_at(&["spec", "completions"]).unwrap_or(0);
     if object.str_at(&["spec", "completionMode"]) != "Indexed" || completions <= 0 {
         return;
@@ -113,12 +114,12 @@ pub fn name_allows_completions(object: &Value, errors: &mut Vec<FieldError>) {
 }
 
 /// Validates a changed Job.
-pub fn validate(object: &Value, old: &Value) -> Vec<FieldError> {
+pub fn validate(object: &Value, old: &Value) -> Complaints {
     let mut errors = object_metadata::validate_finalizers(object);
     errors.extend(whole_spec(object, Some(old)));
     let (new, before, path) = (&object["spec"], &old["spec"], Path::new("spec"));
     completions(new, before, &path, &mut errors);
-    let fixed = |field: &str, bad: fn(&Value) -> Bad, errors: &mut Vec<FieldError>| {
+    let fixed = |field: &str, bad: fn(&Value) -> Bad, errors: &mut Complaints| {
         if new[field] != before[field] {
             let (place, bad) = (path.child(field), bad(&new[field]));
             errors.push(FieldError::invalid(&place, bad, "field is immutable"));
@@ -138,7 +139,7 @@ pub fn validate(object: &Value, old: &Value) -> Vec<FieldError> {
     errors
 }
 
-fn completions(new: &Value, old: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn completions(new: &Value, old: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let (given, place) = (&new["completions"], path.child("completions"));
     if *given == old["completions"] {
         return;
@@ -157,7 +158,7 @@ fn completions(new: &Value, old: &Value, path: &Path<'_>, errors: &mut Vec<Field
 
 /// Checks changes of the template: a suspended Job that is not running may change where its Pods
 /// are scheduled and which resources they request.
-fn template(object: &Value, old: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn template(object: &Value, old: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let (new, mut before) = (&object["spec"]["template"], old["spec"]["template"].clone());
     let suspended = old.bool_at(&["spec", "suspend"]);
     let not_started = !has(&old["status"], "startTime");

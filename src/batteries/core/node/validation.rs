@@ -5,6 +5,7 @@ use crate::shared::network::addresses;
 use crate::shared::object_metadata;
 use crate::shared::resource_names::validate_amount;
 use crate::shared::validation::bad_value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::names::{self, NameRule};
 use polyplane_apimachinery::{Value, json, labels};
@@ -19,7 +20,7 @@ const TAINTS: &str = "scheduler.alpha.kubernetes.io/taints";
 const AVOID: &str = "scheduler.alpha.kubernetes.io/preferAvoidPods";
 
 /// Validates a Node, its metadata included.
-pub fn validate_whole(object: &Value) -> Vec<FieldError> {
+pub fn validate_whole(object: &Value) -> Complaints {
     let mut errors =
         polyplane_registry::metadata::validate(object, Scope::Cluster, NameRule::DnsSubdomain);
     errors.extend(validate(object));
@@ -27,7 +28,7 @@ pub fn validate_whole(object: &Value) -> Vec<FieldError> {
 }
 
 /// Validates a Node beyond the common rules of metadata.
-pub fn validate(object: &Value) -> Vec<FieldError> {
+pub fn validate(object: &Value) -> Complaints {
     let mut errors = object_metadata::validate_finalizers(object);
     validate_annotations(object, &mut errors);
     let metadata = Path::new("metadata");
@@ -52,7 +53,7 @@ pub fn validate(object: &Value) -> Vec<FieldError> {
     errors
 }
 
-fn validate_annotations(object: &Value, errors: &mut Vec<FieldError>) {
+fn validate_annotations(object: &Value, errors: &mut Complaints) {
     let metadata = Path::new("metadata");
     let path = metadata.child("annotations");
     let annotation = |name: &str| object.str_at(&["metadata", "annotations", name]);
@@ -84,7 +85,7 @@ fn validate_annotations(object: &Value, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn validate_avoid(avoid: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn validate_avoid(avoid: &Value, path: &Path<'_>, errors: &mut Complaints) {
     for (at, entry) in avoid.items_at(&["preferAvoidPods"]).iter().enumerate() {
         let place = path.index(at);
         let signature = place.child("PodSignature");
@@ -104,7 +105,7 @@ fn validate_avoid(avoid: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) 
     }
 }
 
-fn validate_taints(taints: &[Value], path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn validate_taints(taints: &[Value], path: &Path<'_>, errors: &mut Complaints) {
     let mut known = BTreeSet::new();
     for (at, taint) in taints.iter().enumerate() {
         let place = path.index(at);
@@ -139,7 +140,7 @@ fn validate_taints(taints: &[Value], path: &Path<'_>, errors: &mut Vec<FieldErro
     }
 }
 
-fn validate_resources(object: &Value, errors: &mut Vec<FieldError>) {
+fn validate_resources(object: &Value, errors: &mut Complaints) {
     let status = Path::new("status");
     for list in ["capacity", "allocatable"] {
         for (name, value) in members(&object["status"][list]) {
@@ -158,7 +159,7 @@ fn is_feature(name: &str) -> bool {
     name.starts_with(|first: char| first.is_ascii_uppercase()) && name.split('/').all(word)
 }
 
-fn validate_features(object: &Value, errors: &mut Vec<FieldError>) {
+fn validate_features(object: &Value, errors: &mut Complaints) {
     let status = Path::new("status");
     let path = status.child("declaredFeatures");
     let features = strings(&object["status"]["declaredFeatures"]);
@@ -186,7 +187,7 @@ fn validate_features(object: &Value, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn validate_ranges(object: &Value, errors: &mut Vec<FieldError>) {
+fn validate_ranges(object: &Value, errors: &mut Complaints) {
     let spec = Path::new("spec");
     let path = spec.child("podCIDRs");
     let ranges = strings(&object["spec"]["podCIDRs"]);
@@ -222,7 +223,7 @@ fn validate_ranges(object: &Value, errors: &mut Vec<FieldError>) {
 }
 
 /// Validates a change of a Node or its status.
-pub fn validate_change(object: &Value, old: &Value) -> Vec<FieldError> {
+pub fn validate_change(object: &Value, old: &Value) -> Complaints {
     let mut errors = object_metadata::validate_update(object, old);
     validate_annotations(object, &mut errors);
     validate_resources(object, &mut errors);
@@ -290,7 +291,7 @@ pub fn validate_change(object: &Value, old: &Value) -> Vec<FieldError> {
     errors
 }
 
-fn validate_range_change(object: &Value, old: &Value, errors: &mut Vec<FieldError>) {
+fn validate_range_change(object: &Value, old: &Value, errors: &mut Complaints) {
     let spec = Path::new("spec");
     let (now, then) = (
         strings(&object["spec"]["podCIDRs"]),
@@ -322,7 +323,7 @@ fn validate_config_source(
     source: &Value,
     place: ConfigSourceField,
     path: &Path<'_>,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     let map = &source["configMap"];
     if map.is_null() {

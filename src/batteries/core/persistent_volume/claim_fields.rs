@@ -1,6 +1,7 @@
 //! Fields that PersistentVolumes and their claims have in common.
 
 use crate::shared::resource_names::amount;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::schema::Schemas;
 use polyplane_apimachinery::{Value, names};
@@ -40,7 +41,7 @@ pub fn shown_phase(object: &Value) -> &str {
 }
 
 /// Checks `accessModes`.
-pub fn validate_modes(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+pub fn validate_modes(spec: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let place = path.child("accessModes");
     let modes = strings(&spec["accessModes"]);
     let known = |mode: &str| MODES.iter().any(|(known, _)| *known == mode);
@@ -63,7 +64,7 @@ pub fn validate_modes(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError
 }
 
 /// Checks `volumeMode`.
-pub fn validate_mode(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+pub fn validate_mode(spec: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let Some(mode) = spec["volumeMode"].as_str() else {
         return;
     };
@@ -79,7 +80,7 @@ pub fn validate_mode(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>
 }
 
 /// Checks the name of a class, if there is one.
-pub fn validate_class(spec: &Value, field: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+pub fn validate_class(spec: &Value, field: &str, path: &Path<'_>, errors: &mut Complaints) {
     let name = spec.str_at(&[field]);
     if name.is_empty() {
         return;

@@ -1,10 +1,10 @@
 //! Validation of the source of a PersistentVolume: one function for each kind of source, and a
 //! table of all.
 
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::{Value, names};
 
-type Errors = Vec<FieldError>;
 /// A check that returns the complaints about a text.
 type Rule = fn(&str) -> Vec<String>;
 
@@ -17,10 +17,13 @@ pub struct Source {
     /// The name of the source in the error about a second source.
     pub second: Option<&'static str>,
     /// Checks the content, given the volume's name.
-    pub check: fn(&Value, &str, &Path<'_>, &mut Errors),
+    pub check: fn(&Value, &str, &Path<'_>, &mut Complaints),
 }
 
-const fn source(field: &'static str, check: fn(&Value, &str, &Path<'_>, &mut Errors)) -> Source {
+const fn source(
+    field: &'static str,
+    check: fn(&Value, &str, &Path<'_>, &mut Complaints),
+) -> Source {
     Source {
         field,
         place: field,
@@ -72,7 +75,7 @@ pub const SOURCES: [Source; 22] = [
     source("csi", csi),
 ];
 
-fn require(value: &Value, fields: &[&str], path: &Path<'_>, errors: &mut Errors) {
+fn require(value: &Value, fields: &[&str], path: &Path<'_>, errors: &mut Complaints) {
     for field in fields {
         if value.str_at(&[field]).is_empty() {
             errors.push(FieldError::required(&path.child(field), ""));
@@ -80,13 +83,13 @@ fn require(value: &Value, fields: &[&str], path: &Path<'_>, errors: &mut Errors)
     }
 }
 
-fn require_items(value: &Value, field: &str, path: &Path<'_>, errors: &mut Errors) {
+fn require_items(value: &Value, field: &str, path: &Path<'_>, errors: &mut Complaints) {
     if value.items_at(&[field]).is_empty() {
         errors.push(FieldError::required(&path.child(field), ""));
     }
 }
 
-fn by_rule(value: &Value, field: &str, rule: Rule, path: &Path<'_>, errors: &mut Errors) {
+fn by_rule(value: &Value, field: &str, rule: Rule, path: &Path<'_>, errors: &mut Complaints) {
     let text = value.str_at(&[field]);
     for detail in rule(text) {
         errors.push(FieldError::invalid(&path.child(field), text, detail));
@@ -98,7 +101,7 @@ fn in_range(
     range: (i64, i64),
     words: (i64, i64),
     path: &Path<'_>,
-    errors: &mut Errors,
+    errors: &mut Complaints,
 ) {
     if value < range.0 || value > range.1 {
         let detail = names::inclusive_range(words.0, words.1);
@@ -107,13 +110,13 @@ fn in_range(
 }
 
 /// Checks that a path does not lead upwards.
-pub fn no_backsteps(text: &str, path: &Path<'_>, errors: &mut Errors) {
+pub fn no_backsteps(text: &str, path: &Path<'_>, errors: &mut Complaints) {
     if text.split('/').any(|part| part == "..") {
         errors.push(FieldError::invalid(path, text, "must not contain '..'"));
     }
 }
 
-fn host_path(value: &Value, _: &str, path: &Path<'_>, errors: &mut Errors) {
+fn host_path(value: &Value, _: &str, path: &Path<'_>, errors: &mut Complaints) {
     let text = value.str_at(&["path"]);
     if text.is_empty() {
         errors.push(FieldError::required(&path.child("path"), ""));
@@ -139,7 +142,7 @@ fn host_path(value: &Value, _: &str, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-fn partition(value: &Value, path: &Path<'_>, errors: &mut Errors) {
+fn partition(value: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let partition = value.int_at(&["partition"]).unwrap_or(0);
     in_range(
         partition,
@@ -150,17 +153,17 @@ fn partition(value: &Value, path: &Path<'_>, errors: &mut Errors) {
     );
 }
 
-fn gce_disk(value: &Value, _: &str, path: &Path<'_>, errors: &mut Errors) {
+fn gce_disk(value: &Value, _: &str, path: &Path<'_>, errors: &mut Complaints) {
     require(value, &["pdName"], path, errors);
     partition(value, path, errors);
 }
 
-fn aws_disk(value: &Value, _: &str, path: &Path<'_>, errors: &mut Errors) {
+fn aws_disk(value: &Value, _: &str, path: &Path<'_>, errors: &mut Complaints) {
     require(value, &["volumeID"], path, errors);
     partition(value, path, errors);
 }
 
-fn glusterfs(value: &Value, _: &str, path: &Path<'_>, errors: &mut Errors) {
+fn glusterfs(value: &Value, _: &str, path: &Path<'_>, errors: &mut Complaints) {
     require(value, &["endpoints", "path"], path, errors);
     match value["endpointsNamespace"].as_str() {
         None => {}
@@ -182,7 +185,7 @@ fn glusterfs(value: &Value, _: &str, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-fn flocker(value: &Value, _: &str, path: &Path<'_>, errors: &mut Errors) {
+fn flocker(value: &Value, _: &str, path: &Path<'_>, errors: &mut Complaints) {
     let name = value.str_at(&["datasetName"]);
     match (name.is_empty(), value.str_at(&["datasetUUID"]).is_empty()) {
         (true, true) => {
@@ -206,7 +209,7 @@ fn flocker(value: &Value, _: &str, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-fn nfs(value: &Value, _: &str, path: &Path<'_>, errors: &mut Errors) {
+fn nfs(value: &Value, _: &str, path: &Path<'_>, errors: &mut Complaints) {
     require(value, &["server", "path"], path, errors);
     let text = value.str_at(&["path"]);
     if !text.starts_with('/') {
@@ -218,12 +221,12 @@ fn nfs(value: &Value, _: &str, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-fn rbd(value: &Value, _: &str, path: &Path<'_>, errors: &mut Errors) {
+fn rbd(value: &Value, _: &str, path: &Path<'_>, errors: &mut Complaints) {
     require_items(value, "monitors", path, errors);
     require(value, &["image"], path, errors);
 }
 
-fn quobyte(value: &Value, _: &str, path: &Path<'_>, errors: &mut Errors) {
+fn quobyte(value: &Value, _: &str, path: &Path<'_>, errors: &mut Complaints) {
     let registry = value.str_at(&["registry"]);
     let pairs = "must be a host:port pair or multiple pairs separated by commas";
     if registry.is_empty() {
@@ -259,7 +262,7 @@ fn is_host_port(pair: &str) -> bool {
     }
 }
 
-fn cephfs(value: &Value, _: &str, path: &Path<'_>, errors: &mut Errors) {
+fn cephfs(value: &Value, _: &str, path: &Path<'_>, errors: &mut Complaints) {
     require_items(value, "monitors", path, errors);
 }
 
@@ -310,7 +313,7 @@ fn is_qualified_name(name: &str) -> bool {
         })
 }
 
-fn iscsi(value: &Value, volume: &str, path: &Path<'_>, errors: &mut Errors) {
+fn iscsi(value: &Value, volume: &str, path: &Path<'_>, errors: &mut Complaints) {
     require(value, &["targetPortal"], path, errors);
     let portal = value.str_at(&["targetPortal"]);
     let initiator = value["initiatorName"].as_str();
@@ -358,7 +361,7 @@ fn iscsi(value: &Value, volume: &str, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-fn secret_with_namespace(value: &Value, path: &Path<'_>, errors: &mut Errors) {
+fn secret_with_namespace(value: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let secret = &value["secretRef"];
     if !secret.is_null() {
         require(
@@ -370,12 +373,12 @@ fn secret_with_namespace(value: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-fn cinder(value: &Value, _: &str, path: &Path<'_>, errors: &mut Errors) {
+fn cinder(value: &Value, _: &str, path: &Path<'_>, errors: &mut Complaints) {
     require(value, &["volumeID"], path, errors);
     secret_with_namespace(value, path, errors);
 }
 
-fn fibre_channel(value: &Value, _: &str, path: &Path<'_>, errors: &mut Errors) {
+fn fibre_channel(value: &Value, _: &str, path: &Path<'_>, errors: &mut Complaints) {
     let targets = value.items_at(&["targetWWNs"]);
     let place = path.child("targetWWNs");
     match (targets.is_empty(), value.items_at(&["wwids"]).is_empty()) {
@@ -405,7 +408,7 @@ fn fibre_channel(value: &Value, _: &str, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-fn flex(value: &Value, _: &str, path: &Path<'_>, errors: &mut Errors) {
+fn flex(value: &Value, _: &str, path: &Path<'_>, errors: &mut Complaints) {
     require(value, &["driver"], path, errors);
     for (key, _) in crate::core::config_map::members(&value["options"]) {
         let domain = format!(".{}", key.split('/').next().unwrap_or("").to_lowercase());
@@ -420,14 +423,14 @@ fn flex(value: &Value, _: &str, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-fn azure_file(value: &Value, _: &str, path: &Path<'_>, errors: &mut Errors) {
+fn azure_file(value: &Value, _: &str, path: &Path<'_>, errors: &mut Complaints) {
     require(value, &["secretName", "shareName"], path, errors);
     if value["secretNamespace"].as_str() == Some("") {
         errors.push(FieldError::required(&path.child("secretNamespace"), ""));
     }
 }
 
-fn azure_disk(value: &Value, _: &str, path: &Path<'_>, errors: &mut Errors) {
+fn azure_disk(value: &Value, _: &str, path: &Path<'_>, errors: &mut Complaints) {
     require(value, &["diskName", "diskURI"], path, errors);
     for (field, valid) in [
         ("cachingMode", ["None", "ReadOnly", "ReadWrite"]),
@@ -463,12 +466,12 @@ fn azure_disk(value: &Value, _: &str, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-fn local(value: &Value, _: &str, path: &Path<'_>, errors: &mut Errors) {
+fn local(value: &Value, _: &str, path: &Path<'_>, errors: &mut Complaints) {
     require(value, &["path"], path, errors);
     no_backsteps(value.str_at(&["path"]), &path.child("path"), errors);
 }
 
-fn storage_os(value: &Value, _: &str, path: &Path<'_>, errors: &mut Errors) {
+fn storage_os(value: &Value, _: &str, path: &Path<'_>, errors: &mut Complaints) {
     require(value, &["volumeName"], path, errors);
     for field in ["volumeName", "volumeNamespace"] {
         if !value.str_at(&[field]).is_empty() {
@@ -479,7 +482,7 @@ fn storage_os(value: &Value, _: &str, path: &Path<'_>, errors: &mut Errors) {
 }
 
 /// Checks the name of a CSI driver.
-pub fn csi_driver(name: &str, path: &Path<'_>, errors: &mut Errors) {
+pub fn csi_driver(name: &str, path: &Path<'_>, errors: &mut Complaints) {
     if name.is_empty() {
         errors.push(FieldError::required(path, ""));
         return;
@@ -492,7 +495,7 @@ pub fn csi_driver(name: &str, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-fn csi(value: &Value, _: &str, path: &Path<'_>, errors: &mut Errors) {
+fn csi(value: &Value, _: &str, path: &Path<'_>, errors: &mut Complaints) {
     csi_driver(value.str_at(&["driver"]), &path.child("driver"), errors);
     require(value, &["volumeHandle"], path, errors);
     let secrets = [

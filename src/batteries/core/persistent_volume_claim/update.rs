@@ -5,6 +5,7 @@ use crate::core::persistent_volume::claim_fields::alike;
 use crate::shared::resource_names::amount;
 use crate::shared::validation::text_diff;
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::schema::Schemas;
 
@@ -12,8 +13,8 @@ const SPEC: &str = "io.k8s.api.core.v1.PersistentVolumeClaimSpec";
 
 /// Checks an update of a claim against the stored claim: most of the spec may not change, and a
 /// smaller storage request must stay above `status.capacity`.
-pub fn validate(schemas: &Schemas, object: &Value, old: &Value) -> Vec<FieldError> {
-    let mut errors = Vec::new();
+pub fn validate(schemas: &Schemas, object: &Value, old: &Value) -> Complaints {
+    let mut errors = Complaints::default();
     let (mut new, mut before) = (object.clone(), old.clone());
     align_sources(&mut before);
     if old.str_at(&["spec", "volumeName"]).is_empty() {
@@ -55,7 +56,7 @@ pub fn validate(schemas: &Schemas, object: &Value, old: &Value) -> Vec<FieldErro
 }
 
 /// Checks that `volumeMode` does not change.
-pub fn validate_volume_mode(object: &Value, old: &Value, errors: &mut Vec<FieldError>) {
+pub fn validate_volume_mode(object: &Value, old: &Value, errors: &mut Complaints) {
     let mode = &object["spec"]["volumeMode"];
     if *mode != old["spec"]["volumeMode"] {
         let bad = if mode.is_null() {
@@ -71,7 +72,7 @@ pub fn validate_volume_mode(object: &Value, old: &Value, errors: &mut Vec<FieldE
     }
 }
 
-fn validate_attributes_class(object: &Value, old: &Value, errors: &mut Vec<FieldError>) {
+fn validate_attributes_class(object: &Value, old: &Value, errors: &mut Complaints) {
     let class = &object["spec"]["volumeAttributesClassName"];
     let current = &old["status"]["currentVolumeAttributesClassName"];
     if *class == old["spec"]["volumeAttributesClassName"] || current.is_null() {
@@ -94,7 +95,7 @@ fn validate_attributes_class(object: &Value, old: &Value, errors: &mut Vec<Field
 
 /// Removes complaints about the class: it may move from the old annotation to the field, and may be
 /// set once.
-fn forgive_class(object: &Value, old: &Value, new: &mut Value, errors: &mut Vec<FieldError>) {
+fn forgive_class(object: &Value, old: &Value, new: &mut Value, errors: &mut Complaints) {
     let path = ["metadata", "annotations", CLASS_ANNOTATION];
     let (now, then) = (
         object.at(&path).and_then(Value::as_str),

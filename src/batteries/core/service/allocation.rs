@@ -82,7 +82,7 @@ pub fn allocate(
         families::keep_choices(object, old);
     }
     families::align_addresses(object, old.as_ref());
-    families::init(object, old.as_ref(), ranges).map_err(|errors| invalid(object, errors))?;
+    families::init(object, old.as_ref(), ranges).map_err(|errors| invalid(object, &errors))?;
     let mut allocation = Allocation::default();
     match &old {
         None => cluster_ips::allocate(context, cut, object, &mut allocation)?,
@@ -100,9 +100,9 @@ pub fn allocate(
     Ok(allocation)
 }
 
-pub(super) fn invalid(object: &Value, errors: Vec<FieldError>) -> ApiError {
+pub(super) fn invalid(object: &Value, errors: &[FieldError]) -> ApiError {
     let name = object.str_at(&["metadata", "name"]);
-    ApiError::invalid(Qualified::new("", "Service"), name, &errors)
+    ApiError::invalid(Qualified::new("", "Service"), name, errors)
 }
 
 /// Returns a number that depends only on the Service and `step`.
@@ -238,7 +238,7 @@ impl<'a> Ports<'a> {
             let spec = Path::new("spec");
             let ports = spec.child("ports");
             let error = FieldError::invalid(&ports.index(at).child("nodePort"), port, detail);
-            invalid(object, vec![error])
+            invalid(object, &[error])
         })
     }
 

@@ -254,7 +254,7 @@ fn refused(object: &Value, addresses: &[String], at: usize, why: &str) -> ApiErr
     let spec = Path::new("spec");
     let bad = Bad::Json(shown.into());
     let error = FieldError::invalid(&spec.child("clusterIPs"), bad, detail);
-    invalid(object, vec![error])
+    invalid(object, &[error])
 }
 
 /// Returns the IPAddress that records which Service has an address.

@@ -3,6 +3,7 @@
 
 use crate::shared::network::addresses;
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_registry::metadata::strings;
 use polyplane_registry::service_ranges::ServiceRanges;
@@ -254,7 +255,7 @@ pub fn init(
     object: &mut Value,
     old: Option<&Value>,
     ranges: &ServiceRanges,
-) -> Result<(), Vec<FieldError>> {
+) -> Result<(), Complaints> {
     if !has_address(&object["spec"]) || old.is_some_and(|old| stays_dual(object, old)) {
         return Ok(());
     }
@@ -278,7 +279,7 @@ pub fn init(
         old.unwrap_or(&Value::Null),
     ))?;
     let policy = object.str_at(&["spec", "ipFamilyPolicy"]).to_owned();
-    let mut errors = Vec::new();
+    let mut errors = Complaints::default();
     if let Some(old) = old {
         release(object, old, &policy, &mut errors);
     }
@@ -308,7 +309,7 @@ pub fn init(
     Ok(())
 }
 
-fn refuse(errors: Vec<FieldError>) -> Result<(), Vec<FieldError>> {
+fn refuse(errors: Complaints) -> Result<(), Complaints> {
     if errors.is_empty() {
         Ok(())
     } else {
@@ -317,7 +318,7 @@ fn refuse(errors: Vec<FieldError>) -> Result<(), Vec<FieldError>> {
 }
 
 /// Releases the addresses of the other family of a Service that goes back to one family.
-fn release(object: &mut Value, old: &Value, policy: &str, errors: &mut Vec<FieldError>) {
+fn release(object: &mut Value, old: &Value, policy: &str, errors: &mut Complaints) {
     let path = Path::new("spec");
     for (field, what) in [("clusterIPs", "cluster IP"), ("ipFamilies", "IP family")] {
         let now: Vec<String> = strings(&object["spec"][field])
@@ -340,7 +341,7 @@ fn release(object: &mut Value, old: &Value, policy: &str, errors: &mut Vec<Field
     }
 }
 
-fn complain_about_number(object: &Value, policy: &str, errors: &mut Vec<FieldError>) {
+fn complain_about_number(object: &Value, policy: &str, errors: &mut Complaints) {
     let path = Path::new("spec");
     for (field, what) in [("clusterIPs", "cluster IPs"), ("ipFamilies", "IP families")] {
         if policy == "SingleStack" && object.items_at(&["spec", field]).len() == 2 {
@@ -357,7 +358,7 @@ fn complain_about_number(object: &Value, policy: &str, errors: &mut Vec<FieldErr
 }
 
 /// Derives families from addresses that were given without families.
-fn add_families(object: &mut Value, ranges: &ServiceRanges, errors: &mut Vec<FieldError>) {
+fn add_families(object: &mut Value, ranges: &ServiceRanges, errors: &mut Complaints) {
     let spec = &object["spec"];
     let addresses = strings(&spec["clusterIPs"]);
     let mut families = strings(&spec["ipFamilies"]);
@@ -393,8 +394,8 @@ fn has_range(ranges: &ServiceRanges, family: &str) -> bool {
     ranges.iter().any(|range| range.family().name() == family)
 }
 
-fn complain_about_ranges(spec: &Value, policy: &str, ranges: &ServiceRanges) -> Vec<FieldError> {
-    let mut errors = Vec::new();
+fn complain_about_ranges(spec: &Value, policy: &str, ranges: &ServiceRanges) -> Complaints {
+    let mut errors = Complaints::default();
     let path = Path::new("spec");
     if policy == "RequireDualStack" && !ranges.are_dual() {
         let detail = "this cluster is not configured for dual-stack services";

@@ -4,15 +4,14 @@ use super::ip_families::{is_headless, needs_health_check};
 use super::validation::validate_balancer_class;
 use crate::shared::network::addresses;
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::names::{self, ip_sloppy};
 use polyplane_registry::metadata::strings;
 
-type Errors = Vec<FieldError>;
-
 /// Validates a change of a Service beyond its content.
-pub fn validate(object: &Value, old: &Value) -> Errors {
-    let mut errors = Vec::new();
+pub fn validate(object: &Value, old: &Value) -> Complaints {
+    let mut errors = Complaints::default();
     let (spec, before) = (&object["spec"], &old["spec"]);
     let named = |spec: &Value| spec.str_at(&["type"]) == "ExternalName";
     if !named(spec) && !named(before) {
@@ -31,7 +30,7 @@ pub fn validate(object: &Value, old: &Value) -> Errors {
     errors
 }
 
-fn not_single(spec: &Value, what: &str, errors: &mut Errors) {
+fn not_single(spec: &Value, what: &str, errors: &mut Complaints) {
     let path = Path::new("spec");
     if spec.str_at(&["ipFamilyPolicy"]) != "SingleStack" {
         let bad = match &spec["ipFamilyPolicy"] {
@@ -47,7 +46,7 @@ fn not_single(spec: &Value, what: &str, errors: &mut Errors) {
     }
 }
 
-fn validate_address_change(spec: &Value, before: &Value, errors: &mut Errors) {
+fn validate_address_change(spec: &Value, before: &Value, errors: &mut Complaints) {
     if is_headless(spec) && is_headless(before) {
         return;
     }
@@ -82,7 +81,7 @@ fn validate_address_change(spec: &Value, before: &Value, errors: &mut Errors) {
     }
 }
 
-fn validate_family_change(spec: &Value, before: &Value, errors: &mut Errors) {
+fn validate_family_change(spec: &Value, before: &Value, errors: &mut Complaints) {
     if is_headless(spec) || is_headless(before) {
         return;
     }
@@ -124,8 +123,8 @@ fn validate_family_change(spec: &Value, before: &Value, errors: &mut Errors) {
 }
 
 /// Validates the status of the load balancer of a Service.
-pub fn validate_balancer(object: &Value, old: &Value) -> Errors {
-    let mut errors = Vec::new();
+pub fn validate_balancer(object: &Value, old: &Value) -> Complaints {
+    let mut errors = Complaints::default();
     let status = Path::new("status");
     let balancer = status.child("loadBalancer");
     let list = balancer.child("ingress");
@@ -145,7 +144,7 @@ pub fn validate_balancer(object: &Value, old: &Value) -> Errors {
     errors
 }
 
-fn validate_ingress(point: &Value, before: &[&str], path: &Path<'_>, errors: &mut Errors) {
+fn validate_ingress(point: &Value, before: &[&str], path: &Path<'_>, errors: &mut Complaints) {
     let ip = point.str_at(&["ip"]);
     if !ip.is_empty() {
         errors.extend(addresses::validate_ip(&path.child("ip"), ip, before));

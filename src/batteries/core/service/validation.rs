@@ -3,13 +3,12 @@
 use super::ip_families::{is_headless, is_reachable_from_outside, needs_health_check};
 use crate::shared::network::addresses;
 use crate::shared::validation::bad_value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::names;
 use polyplane_apimachinery::{Value, json, labels};
 use polyplane_registry::metadata::strings;
 use std::collections::BTreeSet;
-
-type Errors = Vec<FieldError>;
 
 const HINTS: &str = "service.kubernetes.io/topology-aware-hints";
 const TOPOLOGY: &str = "service.kubernetes.io/topology-mode";
@@ -17,8 +16,8 @@ const RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
 const ONLY_BALANCERS: &str = "may only be used when `type` is 'LoadBalancer'";
 
 /// Validates a Service; `old` is null for a new one.
-pub fn validate(object: &Value, old: &Value) -> Errors {
-    let mut errors = Vec::new();
+pub fn validate(object: &Value, old: &Value) -> Complaints {
+    let mut errors = Complaints::default();
     let spec = &object["spec"];
     let path = Path::new("spec");
     let kind = spec.str_at(&["type"]);
@@ -66,7 +65,7 @@ pub fn validate(object: &Value, old: &Value) -> Errors {
 }
 
 /// Checks a text that must be present and be one of several.
-fn one_of(given: &str, valid: &[&str], path: &Path<'_>, errors: &mut Errors) {
+fn one_of(given: &str, valid: &[&str], path: &Path<'_>, errors: &mut Complaints) {
     if given.is_empty() {
         errors.push(FieldError::required(path, ""));
     } else if !valid.contains(&given) {
@@ -78,7 +77,7 @@ fn one_of(given: &str, valid: &[&str], path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-fn validate_hints(object: &Value, errors: &mut Errors) {
+fn validate_hints(object: &Value, errors: &mut Complaints) {
     let annotation = |name: &str| object["metadata"]["annotations"][name].as_str();
     if let (Some(mode), Some(hints)) = (annotation(TOPOLOGY), annotation(HINTS))
         && mode != hints
@@ -94,7 +93,7 @@ fn validate_hints(object: &Value, errors: &mut Errors) {
     }
 }
 
-fn validate_by_type(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
+fn validate_by_type(spec: &Value, path: &Path<'_>, errors: &mut Complaints) {
     match spec.str_at(&["type"]) {
         kind @ ("LoadBalancer" | "NodePort") if is_headless(spec) => {
             let list = path.child("clusterIPs");
@@ -129,7 +128,7 @@ fn validate_by_type(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-fn validate_ports(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
+fn validate_ports(spec: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let ports = spec.items_at(&["ports"]);
     let mut port_names = BTreeSet::new();
     let list = path.child("ports");
@@ -152,7 +151,7 @@ fn validate_ports(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-fn validate_port(port: &Value, path: &Path<'_>, errors: &mut Errors) {
+fn validate_port(port: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let number = port.int_at(&["port"]).unwrap_or(0);
     for detail in names::port_number(number) {
         errors.push(FieldError::invalid(&path.child("port"), number, detail));
@@ -190,7 +189,7 @@ fn validate_port(port: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-fn validate_port_numbers(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
+fn validate_port_numbers(spec: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let ports = spec.items_at(&["ports"]);
     let list = path.child("ports");
     let node = |port: &Value| port.int_at(&["nodePort"]).unwrap_or(0);
@@ -228,7 +227,7 @@ fn validate_port_numbers(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-fn validate_affinity(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
+fn validate_affinity(spec: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let affinity = spec.str_at(&["sessionAffinity"]);
     one_of(
         affinity,
@@ -265,8 +264,8 @@ fn validate_affinity(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
 }
 
 /// Checks that addresses, families and policy are consistent.
-pub fn validate_addresses(object: &Value, old: &Value) -> Errors {
-    let mut errors = Vec::new();
+pub fn validate_addresses(object: &Value, old: &Value) -> Complaints {
+    let mut errors = Complaints::default();
     let spec = &object["spec"];
     if spec.str_at(&["type"]) == "ExternalName" {
         return errors;
@@ -333,7 +332,7 @@ pub fn validate_addresses(object: &Value, old: &Value) -> Errors {
     errors
 }
 
-fn validate_families(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
+fn validate_families(spec: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let mut seen = BTreeSet::new();
     let list = path.child("ipFamilies");
     for (at, family) in strings(&spec["ipFamilies"]).into_iter().enumerate() {
@@ -366,7 +365,7 @@ fn validate_families(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-fn validate_source_ranges(object: &Value, old: &Value, errors: &mut Errors) {
+fn validate_source_ranges(object: &Value, old: &Value, errors: &mut Complaints) {
     let balanced = object.str_at(&["spec", "type"]) == "LoadBalancer";
     let ranges = strings(&object["spec"]["loadBalancerSourceRanges"]);
     if !ranges.is_empty() {
@@ -405,7 +404,7 @@ fn validate_source_ranges(object: &Value, old: &Value, errors: &mut Errors) {
 }
 
 /// Checks the class of a load balancer; `old` is null for a new Service.
-pub fn validate_balancer_class(spec: &Value, old: &Value, errors: &mut Errors) {
+pub fn validate_balancer_class(spec: &Value, old: &Value, errors: &mut Complaints) {
     let path = Path::new("spec");
     let place = path.child("loadBalancerClass");
     let balanced = |spec: &Value| spec.str_at(&["type"]) == "LoadBalancer";
@@ -427,7 +426,7 @@ pub fn validate_balancer_class(spec: &Value, old: &Value, errors: &mut Errors) {
     }
 }
 
-fn validate_traffic(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
+fn validate_traffic(spec: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let policy = spec.str_at(&["externalTrafficPolicy"]);
     let place = path.child("externalTrafficPolicy");
     if is_reachable_from_outside(spec) {

@@ -2,10 +2,10 @@
 
 use crate::feature_gates::Gate;
 use crate::shared::resource_names::amount;
-use crate::shared::validation::complaints::Errors;
 use crate::shared::validation::members::present;
 use crate::shared::validation::numbers::NEGATIVE;
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::quantity::{Format, Quantity};
 use polyplane_registry::Features;
@@ -13,7 +13,7 @@ use polyplane_registry::Features;
 const OPTIONS_MAX: usize = 10;
 
 /// Validates the policy of `capacity`, which has one.
-pub fn validate(errors: &mut Errors, features: &Features, path: &Path<'_>, capacity: &Value) {
+pub fn validate(errors: &mut Complaints, features: &Features, path: &Path<'_>, capacity: &Value) {
     let policy = &capacity["requestPolicy"];
     let most = amount(capacity.get("value"));
     let options = policy.items_at(&["validValues"]);
@@ -50,10 +50,10 @@ pub fn validate(errors: &mut Errors, features: &Features, path: &Path<'_>, capac
 }
 
 /// A check of one kind of policy against the default amount.
-type Check<'a> = Box<dyn Fn(&mut Errors, &Path<'_>, &Quantity) + 'a>;
+type Check<'a> = Box<dyn Fn(&mut Complaints, &Path<'_>, &Quantity) + 'a>;
 
 fn validate_options(
-    errors: &mut Errors,
+    errors: &mut Complaints,
     features: &Features,
     path: &Path<'_>,
     options: &[Value],
@@ -132,7 +132,7 @@ impl Range<'_> {
 }
 
 fn validate_range(
-    errors: &mut Errors,
+    errors: &mut Complaints,
     path: &Path<'_>,
     range: &Value,
     most: &Quantity,
@@ -164,7 +164,7 @@ fn validate_range(
 }
 
 /// Checks that the bounds are within the capacity, and the default amount within the bounds.
-fn validate_bounds(errors: &mut Errors, path: &Path<'_>, range: &Range<'_>, most: &Quantity) {
+fn validate_bounds(errors: &mut Complaints, path: &Path<'_>, range: &Range<'_>, most: &Quantity) {
     let Range {
         usual, min, max, ..
     } = range;
@@ -214,7 +214,7 @@ fn validate_bounds(errors: &mut Errors, path: &Path<'_>, range: &Range<'_>, most
 /// Checks that the default amount and the largest amount are a whole number of steps above the
 /// least.
 fn validate_step(
-    errors: &mut Errors,
+    errors: &mut Complaints,
     path: &Path<'_>,
     range: &Range<'_>,
     step: &Quantity,
@@ -274,7 +274,7 @@ mod tests {
     use polyplane_apimachinery::json;
 
     fn found(value: &str, policy: Value) -> Vec<String> {
-        let mut errors = Errors::new();
+        let mut errors = Complaints::default();
         validate(
             &mut errors,
             &kind_tables::features(),

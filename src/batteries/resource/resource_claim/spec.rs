@@ -5,9 +5,9 @@ use crate::resource::expressions::{COST_MAX, Purpose};
 use crate::resource::flat::default_count;
 use crate::resource::validation;
 use crate::resource::validation::{Declared, Origin, declared};
-use crate::shared::validation::complaints::Errors;
 use crate::shared::validation::members::{present, texts};
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::names;
 use std::cell::Cell;
@@ -77,7 +77,7 @@ impl<'a> RequestNames<'a> {
     }
 
     /// Validates a field that names a request.
-    pub fn reference(&self, errors: &mut Errors, path: &Path<'_>, name: &str) {
+    pub fn reference(&self, errors: &mut Complaints, path: &Path<'_>, name: &str) {
         const DETAIL: &str = "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'";
         if name.split('/').count() <= 2 {
             name.split('/')
@@ -89,7 +89,7 @@ impl<'a> RequestNames<'a> {
     }
 
     /// Validates a list of names of requests. The schema declares that each name is listed once.
-    pub fn references(&self, errors: &mut Errors, path: &Path<'_>, list: &Value) {
+    pub fn references(&self, errors: &mut Complaints, path: &Path<'_>, list: &Value) {
         let list = texts(list);
         if list.len() > REQUESTS_MAX {
             errors.push(FieldError::too_many(path, list.len(), REQUESTS_MAX).covered());
@@ -105,7 +105,7 @@ impl<'a> RequestNames<'a> {
 }
 
 /// Validates the spec of a claim.
-pub fn validate(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
+pub fn validate(errors: &mut Complaints, path: &Path<'_>, spec: &Value) {
     let path = path.child("devices");
     let names = RequestNames::of(spec);
     let claim = &spec["devices"];
@@ -140,14 +140,19 @@ pub fn validate(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
 }
 
 /// Returns whether a list is short enough. If it is not, complains, as the schema does too.
-pub fn within(errors: &mut Errors, path: &Path<'_>, list: &[Value], max: usize) -> bool {
+pub fn within(errors: &mut Complaints, path: &Path<'_>, list: &[Value], max: usize) -> bool {
     if list.len() > max {
         errors.push(FieldError::too_many(path, list.len(), max).covered());
     }
     list.len() <= max
 }
 
-fn validate_request(errors: &mut Errors, path: &Path<'_>, request: &Value, targets: &Targets<'_>) {
+fn validate_request(
+    errors: &mut Complaints,
+    path: &Path<'_>,
+    request: &Value,
+    targets: &Targets<'_>,
+) {
     const ONE: &str = "exactly one of `exactly` or `firstAvailable` is required";
     let name = request.str_at(&["name"]);
     validation::label(errors, &path.child("name"), name);
@@ -186,7 +191,7 @@ fn validate_request(errors: &mut Errors, path: &Path<'_>, request: &Value, targe
     }
 }
 
-fn class_name(errors: &mut Errors, path: &Path<'_>, request: &Value, by_schema: Declared) {
+fn class_name(errors: &mut Complaints, path: &Path<'_>, request: &Value, by_schema: Declared) {
     let path = path.child("deviceClassName");
     let name = request.str_at(&["deviceClassName"]);
     declared(errors, by_schema, |errors| {
@@ -205,7 +210,7 @@ fn class_name(errors: &mut Errors, path: &Path<'_>, request: &Value, by_schema: 
 /// Validates the fields that exact requests and alternatives have in common, apart from their
 /// names.
 fn validate_wish(
-    errors: &mut Errors,
+    errors: &mut Complaints,
     path: &Path<'_>,
     request: &Value,
     name: &str,
@@ -255,7 +260,7 @@ fn validate_wish(
 
 /// Checks the computed attributes, and that a constraint uses them.
 fn validate_derived(
-    errors: &mut Errors,
+    errors: &mut Complaints,
     path: &Path<'_>,
     request: &Value,
     name: &str,
@@ -336,7 +341,7 @@ impl<'a> Targets<'a> {
 }
 
 fn validate_constraint(
-    errors: &mut Errors,
+    errors: &mut Complaints,
     path: &Path<'_>,
     constraint: &Value,
     names: &RequestNames<'_>,

@@ -5,9 +5,9 @@ use super::spec::{RequestNames, within};
 use crate::resource::validation;
 use crate::resource::validation::{Declared, Origin, declared};
 use crate::shared::node_selector::{self, LabelValues};
-use crate::shared::validation::complaints::Errors;
 use crate::shared::validation::conditions::conditions;
 use crate::shared::validation::members::{present, texts};
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::names::{cidr_sloppy, ip_text};
 use polyplane_apimachinery::{Value, json, quote};
@@ -61,7 +61,7 @@ impl Device {
 }
 
 /// Validates a changed status.
-pub fn validate(errors: &mut Errors, object: &Value, old: &Value) {
+pub fn validate(errors: &mut Complaints, object: &Value, old: &Value) {
     let path = Path::new("status");
     let (status, before) = (&object["status"], &old["status"]);
     let names = RequestNames::of(&object["spec"]);
@@ -96,7 +96,7 @@ pub fn validate(errors: &mut Errors, object: &Value, old: &Value) {
     }
 }
 
-fn validate_reservations(errors: &mut Errors, path: &Path<'_>, list: &[Value]) {
+fn validate_reservations(errors: &mut Complaints, path: &Path<'_>, list: &[Value]) {
     if !within(errors, path, list, RESERVATIONS_MAX) {
         return;
     }
@@ -110,7 +110,7 @@ fn validate_reservations(errors: &mut Errors, path: &Path<'_>, list: &[Value]) {
 }
 
 fn validate_allocation(
-    errors: &mut Errors,
+    errors: &mut Complaints,
     path: &Path<'_>,
     allocation: &Value,
     names: &RequestNames<'_>,
@@ -149,7 +149,12 @@ fn validate_allocation(
     }
 }
 
-fn validate_result(errors: &mut Errors, path: &Path<'_>, result: &Value, names: &RequestNames<'_>) {
+fn validate_result(
+    errors: &mut Complaints,
+    path: &Path<'_>,
+    result: &Value,
+    names: &RequestNames<'_>,
+) {
     let text = |field: &str| result.str_at(&[field]);
     names.reference(errors, &path.child("request"), text("request"));
     declared(errors, Declared::Yes, |errors| {
@@ -171,7 +176,7 @@ fn validate_result(errors: &mut Errors, path: &Path<'_>, result: &Value, names: 
 }
 
 fn validate_device(
-    errors: &mut Errors,
+    errors: &mut Complaints,
     path: &Path<'_>,
     device: &Value,
     allocated: &BTreeSet<Device>,
@@ -211,7 +216,7 @@ fn validate_device(
 }
 
 /// Checks an interface's address with its prefix length, which must be in canonical form.
-fn validate_address(errors: &mut Errors, path: &Path<'_>, text: &str) {
+fn validate_address(errors: &mut Complaints, path: &Path<'_>, text: &str) {
     let Some((address, bits)) = cidr_sloppy(text) else {
         let detail = "must be a valid address in CIDR form, (e.g. 10.9.8.7/24 or 2001:db8::1/64)";
         errors.push(FieldError::invalid(path, text, detail));
@@ -249,7 +254,7 @@ mod tests {
     #[test]
     fn addresses_are_canonical() {
         let found = |text: &str| {
-            let mut errors = Errors::new();
+            let mut errors = Complaints::default();
             validate_address(&mut errors, &Path::new("x"), text);
             errors.len()
         };

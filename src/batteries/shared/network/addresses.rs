@@ -1,5 +1,6 @@
 //! Validates addresses and ranges in fields that are older than the strict rules for them.
 
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names::{
     Strictness, cidr_sloppy, ip_sloppy, ip_text, legacy_cidr_complaints, legacy_ip_complaints,
@@ -7,9 +8,9 @@ use polyplane_apimachinery::names::{
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Validates an address; one that was stored before is accepted.
-pub fn validate_ip(path: &Path<'_>, value: &str, before: &[&str]) -> Vec<FieldError> {
+pub fn validate_ip(path: &Path<'_>, value: &str, before: &[&str]) -> Complaints {
     if before.contains(&value) {
-        return Vec::new();
+        return Complaints::default();
     }
     let complaints = legacy_ip_complaints(value, Strictness::Strict).into_iter();
     complaints
@@ -18,9 +19,9 @@ pub fn validate_ip(path: &Path<'_>, value: &str, before: &[&str]) -> Vec<FieldEr
 }
 
 /// Validates a range; one that was stored before is accepted.
-pub fn validate_cidr(path: &Path<'_>, value: &str, before: &[&str]) -> Vec<FieldError> {
+pub fn validate_cidr(path: &Path<'_>, value: &str, before: &[&str]) -> Complaints {
     if before.contains(&value) {
-        return Vec::new();
+        return Complaints::default();
     }
     let complaints = legacy_cidr_complaints(value, Strictness::Strict).into_iter();
     complaints
@@ -29,15 +30,15 @@ pub fn validate_cidr(path: &Path<'_>, value: &str, before: &[&str]) -> Vec<Field
 }
 
 /// Validates an address to which traffic is sent.
-pub fn validate_endpoint_ip(path: &Path<'_>, value: &str) -> Vec<FieldError> {
+pub fn validate_endpoint_ip(path: &Path<'_>, value: &str) -> Complaints {
     let Some(address) = ip_sloppy(value).map(|address| address.to_canonical()) else {
-        return vec![FieldError::invalid(
+        return Complaints::from([FieldError::invalid(
             path,
             value,
             "must be a valid IP address",
-        )];
+        )]);
     };
-    let mut errors = Vec::new();
+    let mut errors = Complaints::default();
     let mut complain = |detail: String| errors.push(FieldError::invalid(path, value, detail));
     if address.is_unspecified() {
         complain(format!("may not be unspecified ({value})"));

@@ -1,8 +1,8 @@
 //! The address of a webhook: a URL, or a service of the plane.
 
-use crate::shared::validation::complaints::Errors;
 use crate::shared::validation::members::present;
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names;
 use polyplane_apimachinery::quote::quote;
@@ -10,7 +10,7 @@ use polyplane_apimachinery::quote::quote;
 const FORM: &str = "; desired format: https://host[/path]";
 
 /// Checks that a webhook has exactly one of URL and service.
-pub fn validate_client(errors: &mut Errors, client: &Value, path: &Path<'_>) {
+pub fn validate_client(errors: &mut Complaints, client: &Value, path: &Path<'_>) {
     match (client["url"].as_str(), present(&client["service"])) {
         (Some(url), false) => validate_url(errors, url, &path.child("url")),
         (None, true) => validate_service(errors, &client["service"], &path.child("service")),
@@ -21,7 +21,7 @@ pub fn validate_client(errors: &mut Errors, client: &Value, path: &Path<'_>) {
     }
 }
 
-fn validate_url(errors: &mut Errors, text: &str, path: &Path<'_>) {
+fn validate_url(errors: &mut Complaints, text: &str, path: &Path<'_>) {
     let url = match Url::parse(text) {
         Ok(url) => url,
         Err(reason) => {
@@ -69,7 +69,7 @@ fn validate_url(errors: &mut Errors, text: &str, path: &Path<'_>) {
 
 /// Validates the service of a webhook. Upstream confuses its name and namespace: the error about a
 /// missing one names the other.
-fn validate_service(errors: &mut Errors, service: &Value, path: &Path<'_>) {
+fn validate_service(errors: &mut Complaints, service: &Value, path: &Path<'_>) {
     for (field, named) in [("namespace", "name"), ("name", "namespace")] {
         if service.str_at(&[field]).is_empty() {
             errors.push(FieldError::required(&path.child(named), ""));
@@ -86,7 +86,7 @@ fn validate_service(errors: &mut Errors, service: &Value, path: &Path<'_>) {
     }
 }
 
-fn validate_path(errors: &mut Errors, text: &str, path: &Path<'_>) {
+fn validate_path(errors: &mut Complaints, text: &str, path: &Path<'_>) {
     match text {
         "" | "/" => return,
         "//" => {

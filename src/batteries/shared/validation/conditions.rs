@@ -1,6 +1,7 @@
 //! Checks of the conditions in a status.
 
-use super::complaints::{Errors, complain, one_of};
+use super::complaints::{complain, one_of};
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::{Value, labels, names};
 use std::collections::BTreeSet;
@@ -12,7 +13,7 @@ const REASON_BYTES_MAX: usize = 1024;
 const MESSAGE_BYTES_MAX: usize = 32 * 1024;
 
 /// Validates conditions of the common form.
-pub fn conditions(errors: &mut Errors, path: &Path<'_>, list: &Value) {
+pub fn conditions(errors: &mut Complaints, path: &Path<'_>, list: &Value) {
     let mut seen = BTreeSet::new();
     for (at, condition) in list.as_array().unwrap_or(&[]).iter().enumerate() {
         let path = path.index(at);

@@ -1,11 +1,12 @@
 //! Checks of fields that hold a domain name, or a name that begins with one.
 
-use super::complaints::{Errors, complain};
+use super::complaints::complain;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names;
 
 /// Checks that `name` is a DNS subdomain of at least three parts.
-pub fn qualified_domain(errors: &mut Errors, path: &Path<'_>, name: &str) {
+pub fn qualified_domain(errors: &mut Complaints, path: &Path<'_>, name: &str) {
     if name.is_empty() {
         errors.push(FieldError::required(path, ""));
         return;
@@ -20,7 +21,7 @@ pub fn qualified_domain(errors: &mut Errors, path: &Path<'_>, name: &str) {
 }
 
 /// Checks that `name` is a domain name of at least two labels, which may end with a dot.
-pub fn domain_name(errors: &mut Errors, path: &Path<'_>, name: &str) {
+pub fn domain_name(errors: &mut Complaints, path: &Path<'_>, name: &str) {
     if name.is_empty() {
         errors.push(FieldError::required(path, ""));
         return;
@@ -46,7 +47,7 @@ pub fn domain_name(errors: &mut Errors, path: &Path<'_>, name: &str) {
 }
 
 /// Checks that `name` is a domain, a slash and a path.
-pub fn domain_prefixed_path(errors: &mut Errors, path: &Path<'_>, name: &str) {
+pub fn domain_prefixed_path(errors: &mut Complaints, path: &Path<'_>, name: &str) {
     const LETTERS: &str = "/-._~%!$&'()*+,;=:";
     if name.is_empty() {
         errors.push(FieldError::required(path, ""));
@@ -73,7 +74,7 @@ pub fn domain_prefixed_path(errors: &mut Errors, path: &Path<'_>, name: &str) {
 }
 
 /// Checks a field with the name of a CSI driver.
-pub fn csi_driver_name(name: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+pub fn csi_driver_name(name: &str, path: &Path<'_>, errors: &mut Complaints) {
     if name.is_empty() {
         errors.push(FieldError::required(path, ""));
         return;
@@ -89,8 +90,8 @@ pub fn csi_driver_name(name: &str, path: &Path<'_>, errors: &mut Vec<FieldError>
 mod tests {
     use super::*;
 
-    fn messages(check: impl Fn(&mut Errors, &Path<'_>)) -> Vec<String> {
-        let mut errors = Errors::new();
+    fn messages(check: impl Fn(&mut Complaints, &Path<'_>)) -> Vec<String> {
+        let mut errors = Complaints::default();
         check(&mut errors, &Path::new("x"));
         errors.iter().map(ToString::to_string).collect()
     }

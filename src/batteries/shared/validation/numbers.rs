@@ -1,6 +1,7 @@
 //! Checks of numbers, quantities and percentages.
 
-use super::complaints::{Errors, named};
+use super::complaints::named;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::int_or_string::IntOrString;
 use polyplane_apimachinery::quantity::Quantity;
@@ -10,7 +11,7 @@ use polyplane_apimachinery::{Value, names};
 pub const NEGATIVE: &str = "must be greater than or equal to 0";
 
 /// Checks that a number is not negative; an absent one is accepted.
-pub fn non_negative(number: Option<i64>, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+pub fn non_negative(number: Option<i64>, path: &Path<'_>, errors: &mut Complaints) {
     if let Some(number) = number.filter(|number| *number < 0) {
         errors.push(FieldError::invalid(path, number, NEGATIVE));
     }
@@ -21,7 +22,7 @@ pub fn non_negative_members(
     object: &Value,
     members: &[&str],
     path: &Path<'_>,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     for name in members {
         non_negative(object.int_at(&[name]), &path.child(name), errors);
@@ -37,14 +38,14 @@ pub fn sign(quantity: &Value) -> Option<i32> {
 }
 
 /// Checks that a quantity is not negative.
-pub fn non_negative_quantity(quantity: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+pub fn non_negative_quantity(quantity: &Value, path: &Path<'_>, errors: &mut Complaints) {
     if sign(quantity) == Some(-1) {
         errors.push(FieldError::invalid(path, quantity.clone(), NEGATIVE));
     }
 }
 
 /// Checks that a value is a count that is not negative, or a percentage of at most 100.
-pub fn count_or_percent(errors: &mut Errors, path: &Path<'_>, value: &Value) {
+pub fn count_or_percent(errors: &mut Complaints, path: &Path<'_>, value: &Value) {
     match IntOrString::from_value(value) {
         Some(IntOrString::Int(number)) if i64::from(number) < 0 => {
             errors.push(FieldError::invalid(path, i64::from(number), NEGATIVE));
@@ -73,7 +74,7 @@ mod tests {
     #[test]
     fn percentages_end_at_a_hundred() {
         let check = |value: Value| {
-            let mut errors = Errors::new();
+            let mut errors = Complaints::default();
             count_or_percent(&mut errors, &Path::new("x"), &value);
             let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
             texts

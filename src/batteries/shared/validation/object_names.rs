@@ -1,7 +1,8 @@
 //! Checks of object names by a rule that only one kind has.
 
-use super::complaints::{Errors, complain};
+use super::complaints::complain;
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::Path;
 
 /// The choice whether a whole name is checked or the prefix of a generated one.
@@ -14,9 +15,9 @@ pub enum NamePart {
 }
 
 /// Checks the name of an object by a rule that only its kind has.
-pub fn own_name_rule(object: &Value, rule: impl Fn(&str, NamePart) -> Vec<String>) -> Errors {
+pub fn own_name_rule(object: &Value, rule: impl Fn(&str, NamePart) -> Vec<String>) -> Complaints {
     let path = Path::new("metadata");
-    let mut errors = Errors::new();
+    let mut errors = Complaints::default();
     for (field, part) in [
         ("generateName", NamePart::Prefix),
         ("name", NamePart::Whole),

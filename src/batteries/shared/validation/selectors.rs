@@ -1,6 +1,6 @@
 //! Checks of label selectors.
 
-use super::complaints::Errors;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::{Value, labels};
 
@@ -15,7 +15,7 @@ pub enum SelectorValues {
 }
 
 /// Checks a label selector.
-pub fn selector(errors: &mut Errors, path: &Path<'_>, value: &Value, values: SelectorValues) {
+pub fn selector(errors: &mut Complaints, path: &Path<'_>, value: &Value, values: SelectorValues) {
     let found = labels::validate_label_selector(Some(value), path).into_iter();
     let kept =
         |error: &FieldError| values == SelectorValues::Checked || !error.field.contains(".values[");

@@ -4,15 +4,15 @@
 use crate::core::persistent_volume;
 use crate::core::persistent_volume::claim_fields;
 use crate::core::persistent_volume::sources::is_root;
-use crate::shared::validation::complaints::Errors;
 use crate::shared::validation::members::present;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::{Map, Value};
 
 const NOT_INLINE: &str = "may not be specified in the context of inline volumes";
 
 /// Validates the spec of a volume without an object.
-pub fn validate(errors: &mut Errors, spec: &Value, path: &Path<'_>) {
+pub fn validate(errors: &mut Complaints, spec: &Value, path: &Path<'_>) {
     if present(&spec["claimRef"]) {
         errors.push(FieldError::forbidden(&path.child("claimRef"), NOT_INLINE));
     }

@@ -9,6 +9,7 @@
 use crate::shared::plane;
 use crate::shared::recorded;
 use crate::site::{self, settings};
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::FieldError;
 use polyplane_apimachinery::schema::decode::Numbers;
 use polyplane_apimachinery::{Value, json};
@@ -324,7 +325,7 @@ fn a_wrong_name_is_complained_about_once_though_the_status_has_it_by_then() {
             "status": {"storedVersions": ["v1"]}
         })
     };
-    let fields = |errors: Vec<FieldError>| {
+    let fields = |errors: Complaints| {
         let mut fields: Vec<String> = errors.into_iter().map(|error| error.field).collect();
         fields.sort();
         fields

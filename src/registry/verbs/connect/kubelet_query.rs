@@ -1,6 +1,7 @@
 //! The options of logs and streams: what a client requests in a query, and the query that the kubelet
 //! gets for it.
 
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_apimachinery::time::Timestamp;
@@ -39,7 +40,7 @@ impl LogOptions {
         let tail = TAIL_LINES.read(query)?;
         let limit = LIMIT_BYTES.read(query)?;
         let seconds = SINCE_SECONDS.read(query)?;
-        let mut errors = Vec::new();
+        let mut errors = Complaints::default();
         let mut refuse = |name: &str, value: Option<i64>, least: i64, why: &str| {
             if let Some(value) = value.filter(|value| *value < least) {
                 errors.push(FieldError::invalid(&Path::new(name), value, why));
@@ -89,7 +90,7 @@ fn stream_of<'q>(
     query: &'q Query,
     tail: Option<i64>,
     features: &Features,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) -> Option<&'q str> {
     let (path, given) = (Path::new(STREAM.row().name), STREAM.given(query));
     if !features.enabled(LOG_OF_ONE_STREAM) {

@@ -1,5 +1,6 @@
 //! Which reviews of access are refused, and which parts of their selectors are not looked at.
 
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::field_selector::{FieldSelector, escape_value};
 use polyplane_apimachinery::labels::{self, Selector, UnknownOperators};
@@ -19,12 +20,12 @@ pub(super) enum Kind {
 }
 
 /// Checks a review.
-pub(super) fn check(tree: &Value, kind: Kind) -> Vec<FieldError> {
+pub(super) fn check(tree: &Value, kind: Kind) -> Complaints {
     let spec = &tree["spec"];
     let path = Path::new("spec");
     let resource = spec.get("resourceAttributes");
     let other = spec.get("nonResourceAttributes");
-    let mut errors = Vec::new();
+    let mut errors = Complaints::default();
     if resource.is_some() == other.is_some() {
         errors.push(FieldError::invalid(&path, of_path(other), ONE_OF));
     }
@@ -67,7 +68,7 @@ fn of_path(attributes: Option<&Value>) -> Bad {
 }
 
 /// Reviews are stored nowhere, so all that they may have is a namespace, and owners of fields.
-fn check_metadata(tree: &Value, kind: Kind, errors: &mut Vec<FieldError>) {
+fn check_metadata(tree: &Value, kind: Kind, errors: &mut Complaints) {
     let metadata = &tree["metadata"];
     let is_local = kind == Kind::Local;
     let may_be = |name: &str| name == "managedFields" || (is_local && name == "namespace");
@@ -100,7 +101,7 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-fn check_selectors(resource: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn check_selectors(resource: &Value, path: &Path<'_>, errors: &mut Complaints) {
     for name in ["fieldSelector", "labelSelector"] {
         let Some(selector) = resource.get(name) else {
             continue;

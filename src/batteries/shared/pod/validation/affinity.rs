@@ -3,9 +3,10 @@
 
 use super::{Leniency, PodOptions};
 use crate::shared::node_selector::{self, LabelValues};
-use crate::shared::validation::complaints::{complain, is_full};
+use crate::shared::validation::complaints::complain;
 use crate::shared::validation::members::texts;
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::labels;
 use polyplane_apimachinery::names;
@@ -15,12 +16,7 @@ const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 
 /// Validates an affinity.
-pub fn validate(
-    affinity: &Value,
-    path: &Path<'_>,
-    options: &PodOptions,
-    errors: &mut Vec<FieldError>,
-) {
+pub fn validate(affinity: &Value, path: &Path<'_>, options: &PodOptions, errors: &mut Complaints) {
     let nodes = &affinity["nodeAffinity"];
     if !nodes.is_null() {
         validate_nodes(nodes, &path.child("nodeAffinity"), options, errors);
@@ -30,14 +26,14 @@ pub fn validate(
         let path = path.child(field);
         let required = path.child(REQUIRED);
         for (at, term) in pods.items_at(&[REQUIRED]).iter().enumerate() {
-            if is_full(errors) {
+            if errors.is_full() {
                 break;
             }
             validate_term(term, &required.index(at), options, errors);
         }
         let preferred = path.child(PREFERRED);
         for (at, weighted) in pods.items_at(&[PREFERRED]).iter().enumerate() {
-            if is_full(errors) {
+            if errors.is_full() {
                 break;
             }
             let path = preferred.index(at);
@@ -52,7 +48,7 @@ pub fn validate(
     }
 }
 
-fn validate_weight(term: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn validate_weight(term: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let weight = term.int_at(&["weight"]).unwrap_or(0);
     if !(1..=100).contains(&weight) {
         errors.push(FieldError::invalid(
@@ -63,12 +59,7 @@ fn validate_weight(term: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) 
     }
 }
 
-fn validate_nodes(
-    nodes: &Value,
-    path: &Path<'_>,
-    options: &PodOptions,
-    errors: &mut Vec<FieldError>,
-) {
+fn validate_nodes(nodes: &Value, path: &Path<'_>, options: &PodOptions, errors: &mut Complaints) {
     let required = &nodes[REQUIRED];
     if !required.is_null() {
         let values = if options.allows(Leniency::NodeAffinity) {
@@ -84,7 +75,7 @@ fn validate_nodes(
     }
     let preferred = path.child(PREFERRED);
     for (at, weighted) in nodes.items_at(&[PREFERRED]).iter().enumerate() {
-        if is_full(errors) {
+        if errors.is_full() {
             break;
         }
         let path = preferred.index(at);
@@ -98,12 +89,7 @@ fn validate_nodes(
     }
 }
 
-fn validate_term(
-    term: &Value,
-    path: &Path<'_>,
-    options: &PodOptions,
-    errors: &mut Vec<FieldError>,
-) {
+fn validate_term(term: &Value, path: &Path<'_>, options: &PodOptions, errors: &mut Complaints) {
     for field in ["labelSelector", "namespaceSelector"] {
         let complaints = labels::validate_label_selector(term.get(field), &path.child(field));
         // Old objects may keep bad values of labels, but nothing else.
@@ -139,7 +125,7 @@ fn is_about_a_value(error: &FieldError) -> bool {
 
 /// Validates the label keys whose values a selector takes from the pod, and those whose values must
 /// differ.
-pub fn validate_label_keys(owner: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+pub fn validate_label_keys(owner: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let selector = &owner["labelSelector"];
     for field in ["matchLabelKeys", "mismatchLabelKeys"] {
         let keys_path = path.child(field);

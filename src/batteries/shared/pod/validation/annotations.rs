@@ -1,6 +1,7 @@
 //! Annotations that older clients use instead of fields.
 
 use super::{Leniency, PodOptions, containers_of, each_container, projected, tolerations};
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::{Value, json};
 
@@ -42,7 +43,7 @@ pub fn validate(
     spec: &Value,
     path: &Path<'_>,
     options: &PodOptions,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     if let Some(mirror) = annotations.get(MIRROR).and_then(Value::as_str)
         && spec.str_at(&["nodeName"]).is_empty()
@@ -95,7 +96,7 @@ fn validate_tolerations(
     text: &str,
     path: &Path<'_>,
     options: &PodOptions,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     match json::parse(text.as_bytes(), &json::Limits::default()) {
         Ok(parsed) => {
@@ -106,7 +107,7 @@ fn validate_tolerations(
     }
 }
 
-fn validate_seccomp(profile: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn validate_seccomp(profile: &str, path: &Path<'_>, errors: &mut Complaints) {
     if ["runtime/default", "docker/default", "unconfined"].contains(&profile) {
         return;
     }
@@ -151,12 +152,7 @@ fn mismatch(annotation: &str, profile: &Value, defaults: &[&str]) -> Option<&'st
     (!fits).then_some("type")
 }
 
-fn complain_of_mismatch(
-    what: &str,
-    field: Option<&str>,
-    path: &Path<'_>,
-    errors: &mut Vec<FieldError>,
-) {
+fn complain_of_mismatch(what: &str, field: Option<&str>, path: &Path<'_>, errors: &mut Complaints) {
     if let Some(field) = field {
         let part = if field == "type" { "type" } else { "profile" };
         let detail = format!("{what} {part} in annotation and field must match");
@@ -169,11 +165,11 @@ pub fn seccomp_matches_fields(
     annotations: &Value,
     spec: &Value,
     path: &Path<'_>,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     let defaults = ["runtime/default", "docker/default"];
     let field = "seccompProfile";
-    let check = |key: &str, context: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>| {
+    let check = |key: &str, context: &Value, path: &Path<'_>, errors: &mut Complaints| {
         let profile = &context[field];
         if let Some(text) = annotations
             .get(key)
@@ -201,7 +197,7 @@ pub fn app_armor_matches_fields(
     annotations: &Value,
     spec: &Value,
     path: &Path<'_>,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     if spec.str_at(&["os", "name"]) == "windows" {
         return;
@@ -225,7 +221,7 @@ pub fn app_armor_matches_fields(
 }
 
 /// Complains about changes of annotations that an update may not make.
-pub fn validate_update(new: &Value, old: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+pub fn validate_update(new: &Value, old: &Value, path: &Path<'_>, errors: &mut Complaints) {
     for (key, value) in pairs(old) {
         if new.get(key).and_then(Value::as_str) == Some(value) {
             continue;

@@ -4,6 +4,7 @@ use crate::shared::resource_names;
 use crate::shared::validation::complaints::{complain, named};
 use crate::shared::validation::members::has;
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::labels;
 use polyplane_apimachinery::names;
@@ -34,13 +35,13 @@ const FORBIDDEN_METADATA: [&str; 13] = [
 ];
 
 /// Validates the template of a claim.
-pub fn validate(template: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+pub fn validate(template: &Value, path: &Path<'_>, errors: &mut Complaints) {
     validate_metadata(&template["metadata"], &path.child("metadata"), errors);
     validate_spec(&template["spec"], &path.child("spec"), errors);
 }
 
 /// Validates the metadata of a template: it may only have labels and annotations.
-pub fn validate_metadata(given: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+pub fn validate_metadata(given: &Value, path: &Path<'_>, errors: &mut Complaints) {
     metadata::validate_annotations(&given["annotations"], &path.child("annotations"), errors);
     errors.extend(labels::validate_labels(
         given.get("labels"),
@@ -62,7 +63,7 @@ pub fn validate_metadata(given: &Value, path: &Path<'_>, errors: &mut Vec<FieldE
 }
 
 /// Validates the spec of a new claim.
-pub fn validate_spec(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+pub fn validate_spec(spec: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let modes_path = path.child("accessModes");
     let modes: Vec<&str> = crate::shared::validation::members::texts(&spec["accessModes"]);
     if modes.is_empty() {
@@ -112,7 +113,7 @@ pub fn validate_spec(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>
     class_name(spec, "volumeAttributesClassName", path, errors);
 }
 
-fn class_name(spec: &Value, field: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn class_name(spec: &Value, field: &str, path: &Path<'_>, errors: &mut Complaints) {
     let name = spec.str_at(&[field]);
     if !name.is_empty() {
         complain(
@@ -124,7 +125,7 @@ fn class_name(spec: &Value, field: &str, path: &Path<'_>, errors: &mut Vec<Field
     }
 }
 
-fn validate_sources(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn validate_sources(spec: &Value, path: &Path<'_>, errors: &mut Complaints) {
     for field in ["dataSource", "dataSourceRef"] {
         let source = &spec[field];
         if source.is_null() {
@@ -182,7 +183,7 @@ mod tests {
         let mut metadata = Value::object();
         metadata.set(&["generation"], 0_i64);
         metadata.set(&["generateName"], "");
-        let mut errors = Vec::new();
+        let mut errors = Complaints::default();
         validate_metadata(&metadata, &Path::new("metadata"), &mut errors);
         assert!(errors.is_empty());
 

@@ -2,9 +2,10 @@
 
 use super::handlers::{self, Surroundings};
 use super::{Leniency, env, is_sidecar, mounts, resources, security};
-use crate::shared::validation::complaints::{complain, is_full, named};
+use crate::shared::validation::complaints::{complain, named};
 use crate::shared::validation::members::has;
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names;
 use std::collections::BTreeSet;
@@ -19,7 +20,7 @@ const EXIT_CODES_MAX: usize = 255;
 const NOT_EPHEMERAL: &str = "cannot be set for an Ephemeral Container";
 
 /// Checks a text that must be present and be one of the known ones.
-pub fn one_of(text: &str, known: &[&str], path: &Path<'_>, errors: &mut Vec<FieldError>) {
+pub fn one_of(text: &str, known: &[&str], path: &Path<'_>, errors: &mut Complaints) {
     if text.is_empty() {
         errors.push(FieldError::required(path, ""));
     } else if !known.contains(&text) {
@@ -28,7 +29,7 @@ pub fn one_of(text: &str, known: &[&str], path: &Path<'_>, errors: &mut Vec<Fiel
 }
 
 /// Validates the pull policy of an image.
-pub fn validate_pull_policy(policy: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+pub fn validate_pull_policy(policy: &str, path: &Path<'_>, errors: &mut Complaints) {
     one_of(policy, &PULL_POLICIES, path, errors);
 }
 
@@ -37,7 +38,7 @@ pub fn validate_regular(
     spec: &Value,
     path: &Path<'_>,
     around: &Surroundings<'_>,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     let containers = spec.items_at(&["containers"]);
     if containers.is_empty() {
@@ -46,7 +47,7 @@ pub fn validate_regular(
     }
     let mut names_seen = BTreeSet::new();
     for (at, container) in containers.iter().enumerate() {
-        if is_full(errors) {
+        if errors.is_full() {
             break;
         }
         let path = path.index(at);
@@ -60,7 +61,7 @@ pub fn validate_regular(
     }
     let mut ports_seen = BTreeSet::new();
     for (at, container) in containers.iter().enumerate() {
-        if is_full(errors) {
+        if errors.is_full() {
             break;
         }
         validate_host_ports(container, &path.index(at), &mut ports_seen, errors);
@@ -72,7 +73,7 @@ pub fn validate_init(
     spec: &Value,
     path: &Path<'_>,
     around: &Surroundings<'_>,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     let mut names_seen: BTreeSet<&str> = spec
         .items_at(&["containers"])
@@ -80,7 +81,7 @@ pub fn validate_init(
         .map(|one| one.str_at(&["name"]))
         .collect();
     for (at, container) in spec.items_at(&["initContainers"]).iter().enumerate() {
-        if is_full(errors) {
+        if errors.is_full() {
             break;
         }
         let list_path = path;
@@ -134,7 +135,7 @@ pub fn validate_ephemeral(
     spec: &Value,
     path: &Path<'_>,
     around: &Surroundings<'_>,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     let others: BTreeSet<&str> = ["containers", "initContainers"]
         .iter()
@@ -143,7 +144,7 @@ pub fn validate_ephemeral(
         .collect();
     let mut names_seen = others.clone();
     for (at, container) in spec.items_at(&["ephemeralContainers"]).iter().enumerate() {
-        if is_full(errors) {
+        if errors.is_full() {
             break;
         }
         let path = path.index(at);
@@ -177,7 +178,7 @@ const FORBIDDEN_FOR_EPHEMERAL: [&str; 9] = [
     "lifecycle",
 ];
 
-fn forbid_for_ephemeral(container: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn forbid_for_ephemeral(container: &Value, path: &Path<'_>, errors: &mut Complaints) {
     for field in FORBIDDEN_FOR_EPHEMERAL {
         let value = &container[field];
         let empty = match value {
@@ -204,7 +205,7 @@ fn forbid_for_ephemeral(container: &Value, path: &Path<'_>, errors: &mut Vec<Fie
 }
 
 /// Validates the image of a container of a pod. Templates may have other texts.
-pub fn validate_image_of_pod(container: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+pub fn validate_image_of_pod(container: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let image = container.str_at(&["image"]);
     if image.trim().len() != image.len() {
         let detail = "must not have leading or trailing whitespace";
@@ -216,7 +217,7 @@ fn validate_common(
     container: &Value,
     path: &Path<'_>,
     around: &Surroundings<'_>,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     let name = container.str_at(&["name"]);
     let name_path = path.child("name");
@@ -283,10 +284,10 @@ fn validate_common(
     );
 }
 
-fn validate_ports(ports: &[Value], path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn validate_ports(ports: &[Value], path: &Path<'_>, errors: &mut Complaints) {
     let mut names_seen = BTreeSet::new();
     for (at, port) in ports.iter().enumerate() {
-        if is_full(errors) {
+        if errors.is_full() {
             break;
         }
         let path = path.index(at);
@@ -334,7 +335,7 @@ fn validate_host_ports(
     container: &Value,
     path: &Path<'_>,
     seen: &mut BTreeSet<String>,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     let path = path.child("ports");
     for (at, port) in container.items_at(&["ports"]).iter().enumerate() {
@@ -362,11 +363,11 @@ fn validate_resize_policy(
     container: &Value,
     pod_policy: &str,
     path: &Path<'_>,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     let mut seen = BTreeSet::new();
     for (at, policy) in container.items_at(&["resizePolicy"]).iter().enumerate() {
-        if is_full(errors) {
+        if errors.is_full() {
             break;
         }
         let resource = policy.str_at(&["resourceName"]);
@@ -383,7 +384,7 @@ fn validate_resize_policy(
     }
 }
 
-fn validate_init_restart_policy(container: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn validate_init_restart_policy(container: &Value, path: &Path<'_>, errors: &mut Complaints) {
     if has(container, "restartPolicy") {
         validate_restart_policy(container, path, errors);
     } else if !container.items_at(&["restartPolicyRules"]).is_empty() {
@@ -392,7 +393,7 @@ fn validate_init_restart_policy(container: &Value, path: &Path<'_>, errors: &mut
     }
 }
 
-fn validate_restart_policy(container: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn validate_restart_policy(container: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let rules = container.items_at(&["restartPolicyRules"]);
     let policy_path = path.child("restartPolicy");
     match container.get("restartPolicy").and_then(Value::as_str) {
@@ -423,7 +424,7 @@ fn validate_restart_policy(container: &Value, path: &Path<'_>, errors: &mut Vec<
     }
 }
 
-fn validate_restart_rule(rule: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn validate_restart_rule(rule: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let actions = ["Restart", "RestartAllContainers"];
     let action = rule.str_at(&["action"]);
     if !actions.contains(&action) {

@@ -4,6 +4,7 @@ use crate::shared::pod::validation::containers_of;
 use crate::shared::validation::complaints::named;
 use crate::shared::validation::numbers;
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use std::collections::BTreeSet;
 
@@ -11,7 +12,7 @@ use std::collections::BTreeSet;
 const MESSAGE_BYTES_MAX: usize = 1024;
 
 /// Validates reports about the health of devices.
-pub fn validate(status: &Value, spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+pub fn validate(status: &Value, spec: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let field = "allocatedResourcesStatus";
     for list in ["containerStatuses", "initContainerStatuses"] {
         let list_path = path.child(list);
@@ -54,7 +55,7 @@ fn validate_device_name(
     container: &Value,
     status: &Value,
     path: &Path<'_>,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     let name = resource.str_at(&["name"]);
     let (known, detail) = match name.strip_prefix("claim:") {
@@ -105,7 +106,7 @@ fn is_extended(reference: &str, container: &Value, claim: &Value) -> bool {
     })
 }
 
-fn validate_health(devices: &[Value], path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn validate_health(devices: &[Value], path: &Path<'_>, errors: &mut Complaints) {
     let mut seen = BTreeSet::new();
     for (at, device) in devices.iter().enumerate() {
         let path = path.index(at);

@@ -1,9 +1,10 @@
 //! Validation of environment variables and the sources of their values.
 
 use crate::shared::resource_names::amount;
-use crate::shared::validation::complaints::{complain, is_full};
+use crate::shared::validation::complaints::complain;
 use crate::shared::validation::members::has;
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names;
 
@@ -61,9 +62,9 @@ const BYTE_DIVISORS: [&str; 13] = [
 ];
 
 /// Validates the variables of a container.
-pub fn validate(variables: &[Value], path: &Path<'_>, errors: &mut Vec<FieldError>) {
+pub fn validate(variables: &[Value], path: &Path<'_>, errors: &mut Complaints) {
     for (at, variable) in variables.iter().enumerate() {
-        if is_full(errors) {
+        if errors.is_full() {
             break;
         }
         let path = path.index(at);
@@ -90,7 +91,7 @@ pub fn validate(variables: &[Value], path: &Path<'_>, errors: &mut Vec<FieldErro
     }
 }
 
-fn validate_source(source: &Value, value: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn validate_source(source: &Value, value: &str, path: &Path<'_>, errors: &mut Complaints) {
     let mut sources = 0;
     for kind in [
         "fieldRef",
@@ -133,12 +134,7 @@ fn split_subscript(path: &str) -> Option<(&str, &str)> {
 }
 
 /// Validates the reference to a field of a pod that is shown to its containers.
-pub fn validate_field(
-    selector: &Value,
-    shown: &[&str],
-    path: &Path<'_>,
-    errors: &mut Vec<FieldError>,
-) {
+pub fn validate_field(selector: &Value, shown: &[&str], path: &Path<'_>, errors: &mut Complaints) {
     let version = selector.str_at(&["apiVersion"]);
     if version.is_empty() {
         errors.push(FieldError::required(&path.child("apiVersion"), ""));
@@ -182,7 +178,7 @@ pub fn validate_field(
     }
 }
 
-fn complain_of_key(key: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn complain_of_key(key: &str, path: &Path<'_>, errors: &mut Complaints) {
     complain(errors, path, key, names::qualified_name(key));
 }
 
@@ -200,7 +196,7 @@ pub fn validate_resource(
     selector: &Value,
     target: ResourceFieldTarget,
     path: &Path<'_>,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     let resource = selector.str_at(&["resource"]);
     let huge_pages = ["limits.hugepages-", "requests.hugepages-"]
@@ -249,7 +245,7 @@ fn with_bytes(resource: &str) -> String {
     )
 }
 
-fn validate_object_key(selector: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn validate_object_key(selector: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let name = selector.str_at(&["name"]);
     complain(
         errors,
@@ -265,7 +261,7 @@ fn validate_object_key(selector: &Value, path: &Path<'_>, errors: &mut Vec<Field
     }
 }
 
-fn validate_file_key(selector: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn validate_file_key(selector: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let key = selector.str_at(&["key"]);
     if key.is_empty() {
         errors.push(FieldError::required(&path.child("key"), ""));
@@ -297,10 +293,10 @@ fn validate_file_key(selector: &Value, path: &Path<'_>, errors: &mut Vec<FieldEr
 }
 
 /// Validates references to objects that each define many variables.
-pub fn validate_from(sources: &[Value], path: &Path<'_>, errors: &mut Vec<FieldError>) {
+pub fn validate_from(sources: &[Value], path: &Path<'_>, errors: &mut Complaints) {
     let list_path = path;
     for (at, source) in sources.iter().enumerate() {
-        if is_full(errors) {
+        if errors.is_full() {
             break;
         }
         let path = path.index(at);
@@ -334,7 +330,7 @@ pub fn validate_from(sources: &[Value], path: &Path<'_>, errors: &mut Vec<FieldE
     }
 }
 
-fn validate_object(name: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn validate_object(name: &str, path: &Path<'_>, errors: &mut Complaints) {
     if name.is_empty() {
         errors.push(FieldError::required(path, ""));
     } else {

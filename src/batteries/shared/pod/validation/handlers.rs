@@ -6,6 +6,7 @@ use crate::shared::validation::complaints::{complain, named};
 use crate::shared::validation::members::has;
 use crate::shared::validation::numbers::non_negative_members;
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::int_or_string::IntOrString;
 use polyplane_apimachinery::names;
@@ -35,7 +36,7 @@ pub fn validate_lifecycle_and_probes(
     container: &Value,
     path: &Path<'_>,
     around: &Surroundings<'_>,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     let lifecycle = &container["lifecycle"];
     if !lifecycle.is_null() {
@@ -71,7 +72,7 @@ fn validate_lifecycle(
     lifecycle: &Value,
     path: &Path<'_>,
     around: &Surroundings<'_>,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     for hook in ["postStart", "preStop"] {
         if has(lifecycle, hook) {
@@ -129,7 +130,7 @@ const LINUX_SIGNALS: [&str; 35] = [
     "SIGRTMIN",
 ];
 
-fn validate_stop_signal(signal: &str, os: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn validate_stop_signal(signal: &str, os: &Value, path: &Path<'_>, errors: &mut Complaints) {
     if os.is_null() {
         let detail = "may not be set for containers with empty `spec.os.name`";
         errors.push(FieldError::forbidden(path, detail));
@@ -162,7 +163,7 @@ fn validate_probe(
     probe: &Value,
     path: &Path<'_>,
     around: &Surroundings<'_>,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     validate_handler(
         probe,
@@ -194,7 +195,7 @@ fn validate_handler(
     kinds: &[&str],
     grace: Option<i64>,
     path: &Path<'_>,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     let mut found = false;
     for kind in kinds {
@@ -228,7 +229,7 @@ fn validate_handler(
     }
 }
 
-fn validate_http_get(action: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn validate_http_get(action: &Value, path: &Path<'_>, errors: &mut Complaints) {
     if action.str_at(&["path"]).is_empty() {
         errors.push(FieldError::required(&path.child("path"), ""));
     }
@@ -275,7 +276,7 @@ fn validate_http_get(action: &Value, path: &Path<'_>, errors: &mut Vec<FieldErro
 }
 
 /// Validates a port by number or by name.
-pub fn validate_port(port: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+pub fn validate_port(port: &Value, path: &Path<'_>, errors: &mut Complaints) {
     match IntOrString::from_value(port) {
         Some(IntOrString::Text(name)) => {
             complain(errors, path, name.as_str(), names::port_name(&name))
@@ -288,7 +289,7 @@ pub fn validate_port(port: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>
     }
 }
 
-fn validate_grpc(action: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn validate_grpc(action: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let number = action.int_at(&["port"]).unwrap_or(0);
     complain(
         errors,
@@ -308,12 +309,7 @@ fn validate_grpc(action: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) 
     }
 }
 
-fn validate_sleep(
-    action: &Value,
-    grace: Option<i64>,
-    path: &Path<'_>,
-    errors: &mut Vec<FieldError>,
-) {
+fn validate_sleep(action: &Value, grace: Option<i64>, path: &Path<'_>, errors: &mut Complaints) {
     let seconds = action.int_at(&["seconds"]).unwrap_or(0);
     if let Some(grace) = grace
         && (seconds < 0 || seconds > grace)

@@ -1,9 +1,10 @@
 //! Validation of volumes in the file system of a container, and as block devices.
 
 use super::projected::validate_descending_path;
-use crate::shared::validation::complaints::{is_full, named};
+use crate::shared::validation::complaints::named;
 use crate::shared::validation::members::{has, texts};
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,12 +20,12 @@ pub fn validate(
     container: &Value,
     volumes: &BTreeMap<&str, &Value>,
     path: &Path<'_>,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     let devices = place_by_name(container.items_at(&["volumeDevices"]), "devicePath");
     let mut seen = BTreeSet::new();
     for (at, mount) in container.items_at(&["volumeMounts"]).iter().enumerate() {
-        if is_full(errors) {
+        if errors.is_full() {
             break;
         }
         let list_path = path;
@@ -69,7 +70,7 @@ fn validate_sub_paths(
     mount: &Value,
     list_path: &Path<'_>,
     path: &Path<'_>,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     let (plain, expression) = (mount.str_at(&["subPath"]), mount.str_at(&["subPathExpr"]));
     if !plain.is_empty() {
@@ -88,7 +89,7 @@ fn validate_sub_paths(
     }
 }
 
-fn validate_modes(mount: &Value, container: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn validate_modes(mount: &Value, container: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let propagation = mount.get("mountPropagation").and_then(Value::as_str);
     if let Some(mode) = propagation {
         let path = path.child("mountPropagation");
@@ -131,7 +132,7 @@ fn validate_options(
     mount: &Value,
     volume: Option<&Value>,
     path: &Path<'_>,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     let known = ["nodev", "noexec", "nosuid"];
     let mut seen = BTreeSet::new();
@@ -158,12 +159,12 @@ pub fn validate_devices(
     container: &Value,
     volumes: &BTreeMap<&str, &Value>,
     path: &Path<'_>,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     let mounts = place_by_name(container.items_at(&["volumeMounts"]), "mountPath");
     let (mut places, mut names) = (BTreeSet::new(), BTreeSet::new());
     for (at, device) in container.items_at(&["volumeDevices"]).iter().enumerate() {
-        if is_full(errors) {
+        if errors.is_full() {
             break;
         }
         let path = path.index(at);

@@ -3,6 +3,7 @@
 use super::{affinity, containers_of, is_sidecar, projected, resources, security, spread};
 use crate::shared::node_selector;
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::Path;
 
 /// The kind of object that the spec belongs to.
@@ -144,7 +145,7 @@ fn has_bad_token_path(spec: &Value) -> bool {
     sources
         .filter_map(|source| source.get("serviceAccountToken"))
         .any(|token| {
-            let mut errors = Vec::new();
+            let mut errors = Complaints::default();
             projected::validate_local_path(token.str_at(&["path"]), &Path::NIL, &mut errors);
             !errors.is_empty()
         })

@@ -3,6 +3,7 @@
 use super::each_container;
 use crate::shared::validation::complaints::named;
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 
 const NOT_ON_LINUX: &str = "windows options cannot be set for a linux pod";
@@ -38,7 +39,7 @@ const CONTAINER_CONTEXT: [&str; 10] = [
 ];
 
 /// Validates the operating system and the fields that depend on it.
-pub fn validate(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+pub fn validate(spec: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let os = &spec["os"];
     if os.is_null() {
         return;
@@ -63,8 +64,8 @@ pub fn validate(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn validate_windows(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
-    let own = |errors: &mut Vec<FieldError>| {
+fn validate_windows(spec: &Value, path: &Path<'_>, errors: &mut Complaints) {
+    let own = |errors: &mut Complaints| {
         let fields = [
             ("hostUsers", !spec["hostUsers"].is_null()),
             ("hostPID", spec.bool_at(&["hostPID"])),
@@ -103,7 +104,7 @@ fn forbid_contexts(
     of_pod: &[&str],
     of_container: &[&str],
     detail: &str,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     forbid_context(&spec["securityContext"], path, of_pod, detail, errors);
     each_container(spec, path, |container, path| {
@@ -122,7 +123,7 @@ fn forbid_context(
     path: &Path<'_>,
     fields: &[&str],
     detail: &str,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     let path = path.child("securityContext");
     for field in fields.iter().filter(|field| !context[**field].is_null()) {

@@ -3,9 +3,10 @@
 use super::env::{self, ResourceFieldTarget};
 use super::{Leniency, PodOptions};
 use crate::shared::validation::bad_value;
-use crate::shared::validation::complaints::{complain, is_full};
+use crate::shared::validation::complaints::complain;
 use crate::shared::validation::members::{has, texts};
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::labels;
 use polyplane_apimachinery::names;
@@ -18,14 +19,14 @@ const ANNOTATION_BYTES_MAX: usize = 256 * 1024;
 const DAY_SECONDS: i64 = 24 * 60 * 60;
 
 /// Checks that a path does not have `..` elements.
-pub fn validate_no_backsteps(place: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+pub fn validate_no_backsteps(place: &str, path: &Path<'_>, errors: &mut Complaints) {
     if place.split('/').any(|step| step == "..") {
         errors.push(FieldError::invalid(path, place, "must not contain '..'"));
     }
 }
 
 /// Checks that a path is relative and does not have `..` elements.
-pub fn validate_descending_path(place: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+pub fn validate_descending_path(place: &str, path: &Path<'_>, errors: &mut Complaints) {
     if place.starts_with('/') {
         errors.push(FieldError::invalid(path, place, "must be a relative path"));
     }
@@ -33,14 +34,14 @@ pub fn validate_descending_path(place: &str, path: &Path<'_>, errors: &mut Vec<F
 }
 
 /// Checks that a path is relative and does not collide with files that the node writes itself.
-pub fn validate_local_path(place: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+pub fn validate_local_path(place: &str, path: &Path<'_>, errors: &mut Complaints) {
     validate_descending_path(place, path, errors);
     if place.starts_with("..") && !place.starts_with("../") {
         errors.push(FieldError::invalid(path, place, "must not start with '..'"));
     }
 }
 
-fn mode(value: &Value, field: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn mode(value: &Value, field: &str, path: &Path<'_>, errors: &mut Complaints) {
     if let Some(mode) = value
         .int_at(&[field])
         .filter(|mode| !(0..=0o777).contains(mode))
@@ -49,7 +50,7 @@ fn mode(value: &Value, field: &str, path: &Path<'_>, errors: &mut Vec<FieldError
     }
 }
 
-fn user(value: &Value, field: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn user(value: &Value, field: &str, path: &Path<'_>, errors: &mut Complaints) {
     if let Some(user) = value.int_at(&[field]) {
         complain(
             errors,
@@ -61,19 +62,19 @@ fn user(value: &Value, field: &str, path: &Path<'_>, errors: &mut Vec<FieldError
 }
 
 /// Validates mode, owner and items of a volume that is filled from an object.
-pub fn mode_and_items(value: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+pub fn mode_and_items(value: &Value, path: &Path<'_>, errors: &mut Complaints) {
     mode(value, "defaultMode", path, errors);
     user(value, "defaultUser", path, errors);
     let items = path.child("items");
     for (at, item) in value.items_at(&["items"]).iter().enumerate() {
-        if is_full(errors) {
+        if errors.is_full() {
             break;
         }
         key_to_path(item, &items.index(at), errors);
     }
 }
 
-fn key_to_path(item: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn key_to_path(item: &Value, path: &Path<'_>, errors: &mut Complaints) {
     super::volumes::require(item, &["key", "path"], path, errors);
     validate_local_path(item.str_at(&["path"]), &path.child("path"), errors);
     mode(item, "mode", path, errors);
@@ -81,7 +82,7 @@ fn key_to_path(item: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
 }
 
 /// Validates a volume that shows fields of the pod.
-pub fn downward_api(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Vec<FieldError>) {
+pub fn downward_api(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Complaints) {
     mode(value, "defaultMode", path, errors);
     user(value, "defaultUser", path, errors);
     for file in value.items_at(&["items"]) {
@@ -89,7 +90,7 @@ pub fn downward_api(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut
     }
 }
 
-fn downward_file(file: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn downward_file(file: &Value, path: &Path<'_>, errors: &mut Complaints) {
     super::volumes::require(file, &["path"], path, errors);
     validate_local_path(file.str_at(&["path"]), &path.child("path"), errors);
     let (field, resource) = (&file["fieldRef"], &file["resourceFieldRef"]);
@@ -124,7 +125,7 @@ struct Places<'a> {
 
 impl Places<'_> {
     /// Adds a path; complains, showing `bad`, if a file has it already.
-    fn take(&mut self, place: &str, bad: &str, errors: &mut Vec<FieldError>) {
+    fn take(&mut self, place: &str, bad: &str, errors: &mut Complaints) {
         if !self.seen.insert(place.to_owned()) {
             errors.push(FieldError::invalid(self.path, bad, DUPLICATE));
         }
@@ -132,12 +133,7 @@ impl Places<'_> {
 }
 
 /// Validates a volume with several sources.
-pub fn validate(
-    value: &Value,
-    path: &Path<'_>,
-    options: &PodOptions,
-    errors: &mut Vec<FieldError>,
-) {
+pub fn validate(value: &Value, path: &Path<'_>, options: &PodOptions, errors: &mut Complaints) {
     mode(value, "defaultMode", path, errors);
     user(value, "defaultUser", path, errors);
     let mut places = Places {
@@ -146,7 +142,7 @@ pub fn validate(
     };
     let sources = path.child("sources");
     for (at, source) in value.items_at(&["sources"]).iter().enumerate() {
-        if is_full(errors) {
+        if errors.is_full() {
             break;
         }
         let source_path = sources.index(at);
@@ -188,19 +184,14 @@ pub fn validate(
     }
 }
 
-fn object_items(
-    value: &Value,
-    path: &Path<'_>,
-    places: &mut Places<'_>,
-    errors: &mut Vec<FieldError>,
-) {
+fn object_items(value: &Value, path: &Path<'_>, places: &mut Places<'_>, errors: &mut Complaints) {
     let name = value.str_at(&["name"]);
     if name.is_empty() {
         errors.push(FieldError::required(&path.child("name"), ""));
     }
     let items = path.child("items");
     for (at, item) in value.items_at(&["items"]).iter().enumerate() {
-        if is_full(errors) {
+        if errors.is_full() {
             break;
         }
         key_to_path(item, &items.index(at), errors);
@@ -216,7 +207,7 @@ fn token(
     volume_path: &Path<'_>,
     path: &Path<'_>,
     options: &PodOptions,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     let expiry = path.child("expirationSeconds");
     match value.int_at(&["expirationSeconds"]) {
@@ -241,12 +232,7 @@ fn token(
     user(value, "user", path, errors);
 }
 
-fn trust_bundle(
-    value: &Value,
-    path: &Path<'_>,
-    places: &mut Places<'_>,
-    errors: &mut Vec<FieldError>,
-) {
+fn trust_bundle(value: &Value, path: &Path<'_>, places: &mut Places<'_>, errors: &mut Complaints) {
     let name = value.get("name").and_then(Value::as_str);
     let signer = value.get("signerName").and_then(Value::as_str);
     let selector = &value["labelSelector"];
@@ -339,12 +325,7 @@ const KEY_TYPES: [&str; 6] = [
     "ED25519",
 ];
 
-fn certificate(
-    value: &Value,
-    path: &Path<'_>,
-    places: &mut Places<'_>,
-    errors: &mut Vec<FieldError>,
-) {
+fn certificate(value: &Value, path: &Path<'_>, places: &mut Places<'_>, errors: &mut Complaints) {
     let signer = value.str_at(&["signerName"]);
     validate_signer(signer, &path.child("signerName"), errors);
     user_annotations(
@@ -393,7 +374,7 @@ fn certificate(
 
 /// Validates the annotations that a pod requests in its certificate: keys must have a domain as
 /// prefix.
-pub fn user_annotations(value: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+pub fn user_annotations(value: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let Some(annotations) = value.as_object() else {
         return;
     };
@@ -418,7 +399,7 @@ pub fn user_annotations(value: &Value, path: &Path<'_>, errors: &mut Vec<FieldEr
 }
 
 /// Validates the name of a signer: a domain, a slash and a path.
-pub fn validate_signer(name: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+pub fn validate_signer(name: &str, path: &Path<'_>, errors: &mut Complaints) {
     if name.is_empty() {
         errors.push(FieldError::required(path, ""));
         return;
@@ -449,7 +430,7 @@ fn first_bad_label(
     text: &str,
     rule: fn(&str) -> Vec<String>,
     path: &Path<'_>,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     for label in text.split('.') {
         let complaints = rule(label);
@@ -464,7 +445,7 @@ fn first_bad_label(
 }
 
 /// Validates variables that come from files: their volume must be an empty directory.
-pub fn validate_file_variables(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+pub fn validate_file_variables(spec: &Value, path: &Path<'_>, errors: &mut Complaints) {
     super::each_container(spec, path, |container, path| {
         let variables = path.child("env");
         for (at, variable) in container.items_at(&["env"]).iter().enumerate() {

@@ -7,6 +7,7 @@ use crate::feature_gates::Gate;
 use crate::shared::pod::{defaults, qos};
 use crate::shared::validation::text_diff;
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::schema::Schemas;
 use polyplane_registry::Features;
@@ -21,14 +22,14 @@ pub fn validate_ephemeral(
     new: &Value,
     old: &Value,
     options: &PodOptions,
-) -> Vec<FieldError> {
+) -> Complaints {
     if annotations::is_mirror(old) {
-        return vec![FieldError::forbidden(
+        return Complaints::from([FieldError::forbidden(
             &Path::new(""),
             "static pods do not support ephemeral containers",
-        )];
+        )]);
     }
-    let mut errors = Vec::new();
+    let mut errors = Complaints::default();
     super::validate_pod(new, options, &mut errors);
     update::validate_annotations(new, old, options, &mut errors);
     let path = Path::new("spec.ephemeralContainers");
@@ -56,12 +57,7 @@ pub fn validate_ephemeral(
 }
 
 /// Validates a pod whose resources have changed.
-pub fn validate(
-    features: &Features,
-    new: &Value,
-    old: &Value,
-    options: &PodOptions,
-) -> Vec<FieldError> {
+pub fn validate(features: &Features, new: &Value, old: &Value, options: &PodOptions) -> Complaints {
     debug_assert_eq!(options.subject, Subject::Pod);
     let refused = if annotations::is_mirror(old) {
         Some("static pods cannot be resized")
@@ -71,9 +67,9 @@ pub fn validate(
         None
     };
     if let Some(detail) = refused {
-        return vec![FieldError::forbidden(&Path::new(""), detail)];
+        return Complaints::from([FieldError::forbidden(&Path::new(""), detail)]);
     }
-    let mut errors = Vec::new();
+    let mut errors = Complaints::default();
     super::validate_pod(new, options, &mut errors);
     let path = Path::new("spec");
     if qos::class(old) != qos::computed_class(new) {
@@ -135,12 +131,7 @@ fn restore(resources: &mut Value, old: &Value) {
     }
 }
 
-fn validate_pod_level(
-    rest: &mut Value,
-    old: &Value,
-    path: &Path<'_>,
-    errors: &mut Vec<FieldError>,
-) {
+fn validate_pod_level(rest: &mut Value, old: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let before = &old["resources"];
     let resources_path = path.child("resources");
     let given =
@@ -179,12 +170,13 @@ fn validate_pod_level(
 
 /// Checks that no containers were added, removed or reordered. Returns false if the checks must
 /// end.
-fn validate_order(new: &Value, old: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) -> bool {
-    let before = errors.len();
+fn validate_order(new: &Value, old: &Value, path: &Path<'_>, errors: &mut Complaints) -> bool {
+    let mut is_same = true;
     for list in ["containers", "initContainers"] {
         let (now, then) = (new.items_at(&[list]), old.items_at(&[list]));
         let path = path.child(list);
         if now.len() != then.len() {
+            is_same = false;
             errors.push(FieldError::forbidden(
                 &path,
                 format!("{list} may not be added or removed on resize"),
@@ -193,15 +185,16 @@ fn validate_order(new: &Value, old: &Value, path: &Path<'_>, errors: &mut Vec<Fi
         }
         for (at, (now, then)) in now.iter().zip(then).enumerate() {
             if now["name"] != then["name"] {
+                is_same = false;
                 let detail = format!("{list} may not be renamed or reordered on resize");
                 errors.push(FieldError::forbidden(&path.index(at).child("name"), detail));
             }
         }
     }
-    errors.len() == before
+    is_same
 }
 
-fn validate_removals(new: &Value, old: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn validate_removals(new: &Value, old: &Value, path: &Path<'_>, errors: &mut Complaints) {
     for list in ["initContainers", "containers"] {
         let list_path = path.child(list);
         for (at, (now, then)) in new
@@ -222,12 +215,7 @@ fn validate_removals(new: &Value, old: &Value, path: &Path<'_>, errors: &mut Vec
     }
 }
 
-fn validate_containers(
-    rest: &mut Value,
-    old: &Value,
-    path: &Path<'_>,
-    errors: &mut Vec<FieldError>,
-) {
+fn validate_containers(rest: &mut Value, old: &Value, path: &Path<'_>, errors: &mut Complaints) {
     for list in ["containers", "initContainers"] {
         let list_path = path.child(list);
         let before = old.items_at(&[list]);
@@ -371,7 +359,7 @@ mod tests {
         let options = PodOptions::for_pod(Some(&old));
         assert_eq!(
             validate_ephemeral(&kind_tables::schemas(), &new, &old, &options),
-            []
+            Complaints::default()
         );
         let errors = validate_ephemeral(&kind_tables::schemas(), &old, &new, &options);
         let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();

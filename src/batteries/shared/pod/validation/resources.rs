@@ -3,12 +3,11 @@
 use super::{Leniency, PodOptions, containers_of, is_sidecar};
 use crate::shared::resource_names::{self, amount, is_huge_pages, may_overcommit};
 use crate::shared::validation::complaints::{complain, named};
-use polyplane_apimachinery::complaints::Room;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, FieldErrorKind, Path};
 use polyplane_apimachinery::names;
 use polyplane_apimachinery::quantity::Quantity;
 use polyplane_apimachinery::{Str, Value};
-use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The names that resources may have.
@@ -24,34 +23,21 @@ pub enum Names {
 #[derive(Debug)]
 pub struct ClaimNames<'a> {
     names: BTreeSet<&'a str>,
-    /// Bytes of the names.
-    bytes: usize,
-    /// The room for complaints about other names. Each of them lists all names.
-    room: Cell<Room>,
 }
 
 impl<'a> ClaimNames<'a> {
     /// Collects the names.
     pub fn new(names: impl Iterator<Item = &'a str>) -> Self {
-        let names: BTreeSet<&str> = names.collect();
         Self {
-            bytes: names.iter().map(|name| name.len()).sum(),
-            names,
-            room: Cell::default(),
+            names: names.collect(),
         }
     }
 
-    /// Returns the complaint about the name of a claim that the pod has not got, unless one answer has no room for
-    /// it.
+    /// Returns the complaint about the name of a claim that the pod has not got. It lists all names.
     fn complaint(&self, path: &Path<'_>, name: &str) -> Option<FieldError> {
         if self.names.contains(name) {
             return None;
         }
-        let mut room = self.room.get();
-        if !room.take(self.bytes + name.len()) {
-            return None;
-        }
-        self.room.set(room);
         let names: Vec<&str> = self.names.iter().copied().collect();
         let rest = if names.is_empty() {
             " which is empty".to_owned()
@@ -85,7 +71,7 @@ pub fn validate(
     claims: Option<&ClaimNames<'_>>,
     path: &Path<'_>,
     options: &PodOptions,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     let (limits, requests) = (path.child("limits"), path.child("requests"));
     let (mut compute, mut huge_pages) = (false, false);
@@ -150,7 +136,7 @@ fn validate_entry(
     value: &Value,
     rule: Names,
     path: &Path<'_>,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     match rule {
         Names::Container => errors.extend(resource_names::validate_container_name(name, path)),
@@ -182,7 +168,7 @@ fn validate_pages(
     value: &Value,
     path: &Path<'_>,
     options: &PodOptions,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     if is_huge_pages(name)
         && !options.allows(Leniency::IndivisibleHugePages)
@@ -209,12 +195,15 @@ fn validate_claims(
     claims: &[Value],
     known: &ClaimNames<'_>,
     path: &Path<'_>,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     let mut seen: BTreeSet<String> = BTreeSet::new();
     // How many of them have a slash, by the text before it.
     let mut with_request: BTreeMap<&str, usize> = BTreeMap::new();
     for (at, claim) in claims.iter().enumerate() {
+        if errors.is_full() {
+            return;
+        }
         let path = path.index(at);
         let (name, request) = (claim.str_at(&["name"]), claim.str_at(&["request"]));
         if name.is_empty() {
@@ -258,7 +247,7 @@ pub fn validate_of_pod(
     claims: &ClaimNames<'_>,
     path: &Path<'_>,
     options: &PodOptions,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     let resources = &spec["resources"];
     if resources.is_null() {
@@ -279,7 +268,7 @@ pub fn validate_of_pod(
     validate_against_containers(spec, path, errors);
 }
 
-fn validate_against_containers(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn validate_against_containers(spec: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let resources = &spec["resources"];
     for (list, all) in [("requests", true), ("limits", false)] {
         let list_path = path.child(list);
@@ -392,7 +381,7 @@ mod tests {
         ];
         let claims = claims.map(|(name, request)| json!({"name": name, "request": request}));
         let known = ClaimNames::new(["a", "b", "c", "c/d"].into_iter());
-        let mut errors = Vec::new();
+        let mut errors = Complaints::default();
         validate_claims(&claims, &known, &Path::new("claims"), &mut errors);
         let found: Vec<String> = errors.iter().map(FieldError::to_string).collect();
         let wanted = [(2, "a/x"), (4, "a"), (4, "a"), (5, "a"), (7, "c")];
@@ -405,14 +394,14 @@ mod tests {
         let names = |prefix: &str, count: usize| -> Vec<String> {
             (0..count).map(|at| format!("{prefix}{at}")).collect()
         };
-        let unknown = |known: usize, wished: usize| -> Vec<FieldError> {
+        let unknown = |known: usize, wished: usize| -> Complaints {
             let known = names("known-", known);
             let known = ClaimNames::new(known.iter().map(String::as_str));
             let claims: Vec<Value> = names("wish-", wished)
                 .into_iter()
                 .map(|name| json!({"name": name}))
                 .collect();
-            let mut errors = Vec::new();
+            let mut errors = Complaints::default();
             // Two containers share the room.
             for _ in 0..2 {
                 validate_claims(&claims, &known, &Path::new("claims"), &mut errors);

@@ -6,6 +6,7 @@ use crate::shared::validation::bad_value;
 use crate::shared::validation::complaints::{complain, named};
 use crate::shared::validation::members::{has, texts};
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names;
 use regex::Regex;
@@ -17,7 +18,7 @@ const PROFILE_BYTES_MAX: usize = 4095;
 const SYSCTL_BYTES_MAX: usize = 253;
 const SYSCTL: &str = r"^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$";
 
-fn ids(context: &Value, fields: &[&str], path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn ids(context: &Value, fields: &[&str], path: &Path<'_>, errors: &mut Complaints) {
     for field in fields {
         if let Some(id) = context.int_at(&[field]) {
             complain(errors, &path.child(field), id, names::user_or_group_id(id));
@@ -37,7 +38,7 @@ pub fn validate_container(
     context: &Value,
     path: &Path<'_>,
     around: &Surroundings<'_>,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     if context.is_null() {
         return;
@@ -87,12 +88,7 @@ pub fn validate_container(
 }
 
 /// Validates the security context of a pod.
-pub fn validate_pod(
-    spec: &Value,
-    path: &Path<'_>,
-    options: &PodOptions,
-    errors: &mut Vec<FieldError>,
-) {
+pub fn validate_pod(spec: &Value, path: &Path<'_>, options: &PodOptions, errors: &mut Complaints) {
     let context = &spec["securityContext"];
     if context.is_null() {
         return;
@@ -153,13 +149,7 @@ pub fn validate_pod(
 }
 
 /// Checks a field that may be absent or one of a few texts.
-fn choice(
-    object: &Value,
-    field: &str,
-    known: &[&str],
-    path: &Path<'_>,
-    errors: &mut Vec<FieldError>,
-) {
+fn choice(object: &Value, field: &str, known: &[&str], path: &Path<'_>, errors: &mut Complaints) {
     if let Some(text) = object
         .get(field)
         .and_then(Value::as_str)
@@ -173,7 +163,7 @@ fn choice(
     }
 }
 
-fn validate_seccomp(profile: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn validate_seccomp(profile: &Value, path: &Path<'_>, errors: &mut Complaints) {
     if profile.is_null() {
         return;
     }
@@ -213,7 +203,7 @@ fn validate_seccomp(profile: &Value, path: &Path<'_>, errors: &mut Vec<FieldErro
 }
 
 /// Validates an AppArmor profile.
-pub fn validate_app_armor(profile: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+pub fn validate_app_armor(profile: &Value, path: &Path<'_>, errors: &mut Complaints) {
     if profile.is_null() {
         return;
     }
@@ -259,12 +249,7 @@ pub fn validate_app_armor(profile: &Value, path: &Path<'_>, errors: &mut Vec<Fie
 static SYSCTL_NAME: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(SYSCTL).expect("a pattern written here is sound"));
 
-fn validate_sysctls(
-    spec: &Value,
-    path: &Path<'_>,
-    options: &PodOptions,
-    errors: &mut Vec<FieldError>,
-) {
+fn validate_sysctls(spec: &Value, path: &Path<'_>, options: &PodOptions, errors: &mut Complaints) {
     let mut seen = BTreeSet::new();
     for (at, sysctl) in spec
         .items_at(&["securityContext", "sysctls"])
@@ -344,7 +329,7 @@ pub fn validate_host_users(
     spec: &Value,
     path: &Path<'_>,
     options: &PodOptions,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     if spec.get("hostUsers").and_then(Value::as_bool) != Some(false) {
         return;

@@ -8,8 +8,9 @@ use super::{
 };
 use crate::shared::network::addresses::validate_ip;
 use crate::shared::validation::bad_value;
-use crate::shared::validation::complaints::{complain, is_full};
+use crate::shared::validation::complaints::complain;
 use crate::shared::validation::members::{has, texts};
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::{Value, labels, names};
 use std::collections::BTreeSet;
@@ -26,7 +27,7 @@ pub fn validate(
     metadata: Option<&Value>,
     path: &Path<'_>,
     options: &PodOptions,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     let grace = spec.int_at(&["terminationGracePeriodSeconds"]);
     if grace.is_none() {
@@ -77,7 +78,7 @@ fn validate_placement(
     spec: &Value,
     path: &Path<'_>,
     options: &PodOptions,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     let restart_policies = ["Always", "OnFailure", "Never"];
     one_of(
@@ -128,7 +129,7 @@ fn validate_claims(
     claims: &[Value],
     metadata: Option<&Value>,
     path: &Path<'_>,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     let mirrored = metadata.is_some_and(|one| {
         one.at(&["annotations", "kubernetes.io/config.mirror"])
@@ -136,7 +137,7 @@ fn validate_claims(
     });
     let mut seen = BTreeSet::new();
     for (at, claim) in claims.iter().enumerate() {
-        if is_full(errors) {
+        if errors.is_full() {
             break;
         }
         if mirrored {
@@ -186,7 +187,7 @@ fn validate_host_network(
     spec: &Value,
     path: &Path<'_>,
     options: &PodOptions,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     if !spec.bool_at(&["hostNetwork"]) {
         return;
@@ -211,7 +212,7 @@ fn validate_host_network(
     }
 }
 
-fn validate_dns(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn validate_dns(spec: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let config = &spec["dnsConfig"];
     let servers: Vec<&str> = texts(&config["nameservers"]);
     let servers_path = path.child("nameservers");
@@ -274,10 +275,10 @@ fn validate_dns(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn validate_gates(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn validate_gates(spec: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let readiness = path.child("readinessGates");
     for (at, gate) in spec.items_at(&["readinessGates"]).iter().enumerate() {
-        if is_full(errors) {
+        if errors.is_full() {
             break;
         }
         let kind = gate.str_at(&["conditionType"]);
@@ -291,7 +292,7 @@ fn validate_gates(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     let scheduling = path.child("schedulingGates");
     let mut seen = BTreeSet::new();
     for (at, gate) in spec.items_at(&["schedulingGates"]).iter().enumerate() {
-        if is_full(errors) {
+        if errors.is_full() {
             break;
         }
         let name = gate.str_at(&["name"]);
@@ -303,7 +304,7 @@ fn validate_gates(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn validate_hostname(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn validate_hostname(spec: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let Some(name) = spec.get("hostnameOverride").and_then(Value::as_str) else {
         return;
     };
@@ -325,7 +326,7 @@ fn validate_hostname(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>
     complain(errors, &path, name, names::dns1123_subdomain(name));
 }
 
-fn validate_names(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn validate_names(spec: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let (account, older) = (
         spec.str_at(&["serviceAccountName"]),
         spec.str_at(&["serviceAccount"]),
@@ -375,9 +376,9 @@ fn validate_names(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn validate_host_aliases(aliases: &[Value], path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn validate_host_aliases(aliases: &[Value], path: &Path<'_>, errors: &mut Complaints) {
     for (at, alias) in aliases.iter().enumerate() {
-        if is_full(errors) {
+        if errors.is_full() {
             break;
         }
         let path = path.index(at);
@@ -394,12 +395,7 @@ fn validate_host_aliases(aliases: &[Value], path: &Path<'_>, errors: &mut Vec<Fi
     }
 }
 
-fn validate_priority(
-    spec: &Value,
-    path: &Path<'_>,
-    options: &PodOptions,
-    errors: &mut Vec<FieldError>,
-) {
+fn validate_priority(spec: &Value, path: &Path<'_>, options: &PodOptions, errors: &mut Complaints) {
     let class = spec.str_at(&["priorityClassName"]);
     if !class.is_empty() {
         complain(
@@ -439,7 +435,7 @@ fn validate_priority(
     }
 }
 
-fn validate_group(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn validate_group(spec: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let group = &spec["schedulingGroup"];
     if group.is_null() {
         return;

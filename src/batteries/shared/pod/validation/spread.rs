@@ -1,9 +1,10 @@
 //! Validation of topology spread: how pods are distributed over the parts of a cluster.
 
 use super::{Leniency, PodOptions, affinity};
-use crate::shared::validation::complaints::{is_full, named};
+use crate::shared::validation::complaints::named;
 use crate::shared::validation::members::texts;
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::labels;
 use std::collections::{BTreeSet, HashMap};
@@ -19,11 +20,11 @@ pub fn validate(
     constraints: &[Value],
     path: &Path<'_>,
     options: &PodOptions,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     let repeats = Repeats::of(constraints);
     for (at, constraint) in constraints.iter().enumerate() {
-        if is_full(errors) {
+        if errors.is_full() {
             break;
         }
         let path = path.index(at);
@@ -119,12 +120,7 @@ fn key_and_action(constraint: &Value) -> (&str, &str) {
     )
 }
 
-fn validate_domains(
-    constraint: &Value,
-    action: &str,
-    path: &Path<'_>,
-    errors: &mut Vec<FieldError>,
-) {
+fn validate_domains(constraint: &Value, action: &str, path: &Path<'_>, errors: &mut Complaints) {
     let Some(domains) = constraint.int_at(&["minDomains"]) else {
         return;
     };
@@ -140,7 +136,7 @@ fn validate_domains(
 }
 
 /// Validates label keys by the rules of older servers.
-fn validate_keys_as_before(constraint: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn validate_keys_as_before(constraint: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let keys: Vec<&str> = texts(&constraint["matchLabelKeys"]);
     if keys.is_empty() {
         return;
@@ -185,7 +181,7 @@ pub fn has_bad_keys(spec: &Value) -> bool {
     spec.items_at(&["topologySpreadConstraints"])
         .iter()
         .any(|constraint| {
-            let mut errors = Vec::new();
+            let mut errors = Complaints::default();
             let mut spread = Value::object();
             for field in ["matchLabelKeys", "labelSelector"] {
                 if let Some(value) = constraint.get(field) {

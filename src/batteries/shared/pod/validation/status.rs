@@ -5,6 +5,7 @@ use crate::shared::network::addresses::{is_dual_stack, validate_ip};
 use crate::shared::resource_names::is_huge_pages;
 use crate::shared::validation::complaints::{complain, named};
 use crate::shared::validation::{bad_value, complaints, numbers};
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::{Value, names};
 use std::collections::BTreeSet;
@@ -14,8 +15,8 @@ const NEGATIVE: &str = "must be a non-negative integer";
 const OWN_CONDITIONS: [&str; 3] = ["PodScheduled", "Ready", "Initialized"];
 
 /// Validates a changed status, without the common rules of metadata.
-pub fn validate(new: &Value, old: &Value, options: &PodOptions) -> Vec<FieldError> {
-    let mut errors = Vec::new();
+pub fn validate(new: &Value, old: &Value, options: &PodOptions) -> Complaints {
+    let mut errors = Complaints::default();
     update::validate_annotations(new, old, options, &mut errors);
     let path = Path::new("status");
     let (status, before, spec) = (&new["status"], &old["status"], &new["spec"]);
@@ -75,7 +76,7 @@ pub fn validate(new: &Value, old: &Value, options: &PodOptions) -> Vec<FieldErro
     errors
 }
 
-fn validate_claims(status: &Value, spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn validate_claims(status: &Value, spec: &Value, path: &Path<'_>, errors: &mut Complaints) {
     validate_claim_statuses(status, spec, &path.child("resourceClaimStatuses"), errors);
     let extended = path.child("extendedResourceClaimStatus");
     validate_extended_claim(status, spec, &extended, errors);
@@ -83,7 +84,7 @@ fn validate_claims(status: &Value, spec: &Value, path: &Path<'_>, errors: &mut V
     validate_node_allocatable(status, spec, &allocatable, errors);
 }
 
-fn validate_conditions(conditions: &[Value], path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn validate_conditions(conditions: &[Value], path: &Path<'_>, errors: &mut Complaints) {
     for (at, condition) in conditions.iter().enumerate() {
         let path = path.index(at);
         generation(condition, &path, errors);
@@ -99,7 +100,7 @@ fn validate_conditions(conditions: &[Value], path: &Path<'_>, errors: &mut Vec<F
     }
 }
 
-fn generation(owner: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn generation(owner: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let field = "observedGeneration";
     if let Some(number) = owner.int_at(&[field]).filter(|number| *number < 0) {
         errors.push(FieldError::invalid(&path.child(field), number, NEGATIVE));
@@ -111,7 +112,7 @@ fn validate_nomination(
     before: &Value,
     old: &Value,
     path: &Path<'_>,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     let field = "nominatedNodeName";
     let name = status.str_at(&[field]);
@@ -181,7 +182,7 @@ fn validate_transitions(
     containers: Option<&Value>,
     spec: &Value,
     path: &Path<'_>,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     if containers.is_some() && all_may_restart(spec) {
         return;
@@ -215,12 +216,7 @@ fn validate_transitions(
     }
 }
 
-fn validate_claim_statuses(
-    status: &Value,
-    spec: &Value,
-    path: &Path<'_>,
-    errors: &mut Vec<FieldError>,
-) {
+fn validate_claim_statuses(status: &Value, spec: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let mut seen = BTreeSet::new();
     for (at, claim) in status
         .items_at(&["resourceClaimStatuses"])
@@ -251,12 +247,7 @@ fn validate_claim_statuses(
     }
 }
 
-fn validate_extended_claim(
-    status: &Value,
-    spec: &Value,
-    path: &Path<'_>,
-    errors: &mut Vec<FieldError>,
-) {
+fn validate_extended_claim(status: &Value, spec: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let claim = &status["extendedResourceClaimStatus"];
     if claim.is_null() {
         return;
@@ -307,7 +298,7 @@ fn validate_mapped_request(
     name: &str,
     resource: &str,
     path: &Path<'_>,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     let lists = ["containers", "initContainers"];
     let container = lists
@@ -334,7 +325,7 @@ fn validate_node_allocatable(
     status: &Value,
     spec: &Value,
     path: &Path<'_>,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     let claims = spec
         .items_at(&["resourceClaims"])
@@ -370,7 +361,7 @@ fn validate_node_allocatable(
     }
 }
 
-fn validate_allocation(item: &Value, list: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn validate_allocation(item: &Value, list: &str, path: &Path<'_>, errors: &mut Complaints) {
     let name = item.str_at(&["name"]);
     if !matches!(name, "cpu" | "memory") && !is_huge_pages(name) {
         let detail = "must be a node allocatable resource name";
@@ -416,7 +407,7 @@ fn validate_families(
     shown: &Value,
     definition: &'static str,
     path: &Path<'_>,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     if list.len() < 2 {
         return;
@@ -443,7 +434,7 @@ fn validate_families(
     }
 }
 
-fn validate_pod_ips(status: &Value, before: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn validate_pod_ips(status: &Value, before: &Value, path: &Path<'_>, errors: &mut Complaints) {
     const TYPE: &str = "io.k8s.api.core.v1.PodIP";
     let (list, old) = (addresses(status, "podIPs"), addresses(before, "podIPs"));
     for (at, address) in list.iter().enumerate() {
@@ -468,12 +459,7 @@ fn validate_pod_ips(status: &Value, before: &Value, path: &Path<'_>, errors: &mu
     }
 }
 
-fn validate_host_ips(
-    status: &Value,
-    before: &Value,
-    path: &Path<'_>,
-    errors: &mut Vec<FieldError>,
-) {
+fn validate_host_ips(status: &Value, before: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let (list, old) = (addresses(status, "hostIPs"), addresses(before, "hostIPs"));
     let Some(first) = list.first() else { return };
     if *first != status.str_at(&["hostIP"]) {
@@ -495,7 +481,7 @@ fn validate_host_ips(
     );
 }
 
-fn validate_users(statuses: &[Value], spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn validate_users(statuses: &[Value], spec: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let os = spec.get("os").map_or("linux", |os| os.str_at(&["name"]));
     for (at, status) in statuses.iter().enumerate() {
         let user = &status["user"]["linux"];

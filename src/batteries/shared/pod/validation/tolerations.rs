@@ -1,7 +1,8 @@
 //! Tolerations: the taints of nodes that a pod tolerates.
 
 use super::{Leniency, PodOptions};
-use crate::shared::validation::complaints::{complain, is_full, named};
+use crate::shared::validation::complaints::{complain, named};
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names;
 use polyplane_apimachinery::{Value, labels, strconv};
@@ -13,10 +14,10 @@ pub fn validate(
     tolerations: &[Value],
     path: &Path<'_>,
     options: &PodOptions,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     for (at, toleration) in tolerations.iter().enumerate() {
-        if is_full(errors) {
+        if errors.is_full() {
             break;
         }
         let path = path.index(at);
@@ -59,7 +60,7 @@ fn validate_operator(
     operator: &str,
     path: &Path<'_>,
     options: &PodOptions,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     let value = toleration.str_at(&["value"]);
     let operator_path = path.child("operator");
@@ -112,7 +113,7 @@ pub fn validate_update(
     old: &[Value],
     path: &Path<'_>,
     options: &PodOptions,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     let timeless = |toleration: &Value| {
         let mut toleration = toleration.clone();

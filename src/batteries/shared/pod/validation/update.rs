@@ -5,6 +5,7 @@ use super::{PodOptions, annotations, tolerations};
 use crate::shared::pod::defaults;
 use crate::shared::resource_names::amount;
 use crate::shared::validation::{bad_value, text_diff};
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::schema::Schemas;
 use polyplane_apimachinery::{Value, names};
@@ -14,13 +15,8 @@ const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const SPEC: &str = "io.k8s.api.core.v1.PodSpec";
 
 /// Validates a changed pod, without the common rules of metadata.
-pub fn validate(
-    schemas: &Schemas,
-    new: &Value,
-    old: &Value,
-    options: &PodOptions,
-) -> Vec<FieldError> {
-    let mut errors = Vec::new();
+pub fn validate(schemas: &Schemas, new: &Value, old: &Value, options: &PodOptions) -> Complaints {
+    let mut errors = Complaints::default();
     super::validate_pod(new, options, &mut errors);
     validate_annotations(new, old, options, &mut errors);
     let path = Path::new("spec");
@@ -61,7 +57,7 @@ pub fn validate_annotations(
     new: &Value,
     old: &Value,
     options: &PodOptions,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     let metadata = Path::new("metadata");
     let path = metadata.child("annotations");
@@ -73,12 +69,7 @@ pub fn validate_annotations(
     annotations::validate(given, &new["spec"], &path, options, errors);
 }
 
-fn same_length(
-    new: &[Value],
-    old: &[Value],
-    path: &Path<'_>,
-    errors: &mut Vec<FieldError>,
-) -> bool {
+fn same_length(new: &[Value], old: &[Value], path: &Path<'_>, errors: &mut Complaints) -> bool {
     if new.len() != old.len() {
         errors.push(FieldError::forbidden(
             path,
@@ -97,12 +88,7 @@ fn same_length(
 }
 
 /// Checks that a deadline is only added or shortened. Returns false if the checks must end.
-fn validate_deadline(
-    new: &Value,
-    old: &Value,
-    path: &Path<'_>,
-    errors: &mut Vec<FieldError>,
-) -> bool {
+fn validate_deadline(new: &Value, old: &Value, path: &Path<'_>, errors: &mut Complaints) -> bool {
     let most = i64::from(i32::MAX);
     match (
         new.int_at(&["activeDeadlineSeconds"]),
@@ -130,7 +116,7 @@ fn validate_deadline(
     true
 }
 
-fn validate_gates(new: &Value, old: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn validate_gates(new: &Value, old: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let before: Vec<&str> = old
         .items_at(&["schedulingGates"])
         .iter()
@@ -163,7 +149,7 @@ fn validate_rest(
     new: &Value,
     old: &Value,
     path: &Path<'_>,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     let mut rest = new.clone();
     for list in ["containers", "initContainers"] {
@@ -194,7 +180,7 @@ fn validate_rest(
 }
 
 /// Checks that a pod which is held back by gates only gets narrower scheduling requirements.
-fn validate_gated(rest: &mut Value, old: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn validate_gated(rest: &mut Value, old: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let before = old["nodeSelector"].as_object();
     let lost = before.is_some_and(|labels| {
         labels
@@ -226,7 +212,7 @@ fn validate_gated(rest: &mut Value, old: &Value, path: &Path<'_>, errors: &mut V
     }
 }
 
-fn validate_node_affinity(new: &Value, old: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn validate_node_affinity(new: &Value, old: &Value, path: &Path<'_>, errors: &mut Complaints) {
     if old[REQUIRED].is_null() {
         return;
     }

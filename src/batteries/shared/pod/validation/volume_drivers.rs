@@ -5,6 +5,7 @@ use super::volumes::require;
 use crate::shared::validation::complaints::named;
 use crate::shared::validation::members::has;
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::names;
 use regex::Regex;
@@ -31,7 +32,7 @@ fn iscsi_name(name: &str) -> Option<&'static str> {
 }
 
 /// Validates a volume of an iSCSI target.
-pub fn iscsi(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Vec<FieldError>) {
+pub fn iscsi(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Complaints) {
     require(value, &["targetPortal"], path, errors);
     let target = value.str_at(&["iqn"]);
     if target.is_empty() {
@@ -79,7 +80,7 @@ fn is_host_port(text: &str) -> bool {
 }
 
 /// Validates a volume of Quobyte.
-pub fn quobyte(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Vec<FieldError>) {
+pub fn quobyte(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Complaints) {
     let registry = value.str_at(&["registry"]);
     let pairs = "must be a host:port pair or multiple pairs separated by commas";
     if registry.is_empty() {
@@ -100,7 +101,7 @@ pub fn quobyte(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Vec<
 }
 
 /// Validates a volume behind fibre channel.
-pub fn fibre_channel(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Vec<FieldError>) {
+pub fn fibre_channel(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Complaints) {
     let (targets, ids) = (value.items_at(&["targetWWNs"]), value.items_at(&["wwids"]));
     let targets_path = path.child("targetWWNs");
     if targets.is_empty() && ids.is_empty() {
@@ -137,7 +138,7 @@ pub fn fibre_channel(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mu
 }
 
 /// Validates a volume whose driver is a program on the node.
-pub fn flex(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Vec<FieldError>) {
+pub fn flex(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Complaints) {
     require(value, &["driver"], path, errors);
     let options_path = path.child("options");
     for key in value["options"]
@@ -155,7 +156,7 @@ pub fn flex(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Vec<Fie
 }
 
 /// Validates a disk of Azure.
-pub fn azure_disk(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Vec<FieldError>) {
+pub fn azure_disk(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Complaints) {
     require(value, &["diskName", "diskURI"], path, errors);
     let modes = ["None", "ReadOnly", "ReadWrite"];
     if let Some(mode) = value

@@ -1,16 +1,17 @@
 //! Validation of the volumes of a pod and their sources.
 
 use super::{Leniency, PodOptions, claim_template, containers, projected, volume_drivers};
-use crate::shared::validation::complaints::{complain, is_full, named};
+use crate::shared::validation::complaints::{complain, named};
 use crate::shared::validation::domain_names::csi_driver_name;
 use crate::shared::validation::members::has;
 use crate::shared::validation::numbers::sign;
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names;
 use std::collections::{BTreeMap, BTreeSet};
 
-type Check = fn(&Value, &Path<'_>, &PodOptions, &mut Vec<FieldError>);
+type Check = fn(&Value, &Path<'_>, &PodOptions, &mut Complaints);
 
 /// A source: its field, the name of its path in complaints about a second source, the name of its
 /// path in complaints about itself (upstream mixes some of them up), and its check.
@@ -98,7 +99,7 @@ pub fn validate<'a>(
     metadata: Option<&Value>,
     path: &Path<'_>,
     options: &PodOptions,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) -> BTreeMap<&'a str, &'a Value> {
     let pod = metadata.map_or("", |metadata| metadata.str_at(&["name"]));
     let created: BTreeSet<String> = volumes
@@ -108,13 +109,13 @@ pub fn validate<'a>(
         .collect();
     let mut sound = BTreeMap::new();
     for (at, volume) in volumes.iter().enumerate() {
-        if is_full(errors) {
+        if errors.is_full() {
             break;
         }
         let path = path.index(at);
         let name = volume.str_at(&["name"]);
         let name_path = path.child("name");
-        let mut own = Vec::new();
+        let mut own = Complaints::default();
         validate_source(volume, pod, &path, options, &mut own);
         if name.is_empty() {
             own.push(FieldError::required(&name_path, ""));
@@ -148,7 +149,7 @@ fn validate_source(
     pod: &str,
     path: &Path<'_>,
     options: &PodOptions,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Complaints,
 ) {
     let mut found = has(volume, "emptyDir");
     if found {
@@ -188,7 +189,7 @@ fn validate_source(
 }
 
 /// Checks that these texts are present.
-pub fn require(value: &Value, fields: &[&str], path: &Path<'_>, errors: &mut Vec<FieldError>) {
+pub fn require(value: &Value, fields: &[&str], path: &Path<'_>, errors: &mut Complaints) {
     for field in fields {
         if value.str_at(&[field]).is_empty() {
             errors.push(FieldError::required(&path.child(field), ""));
@@ -196,7 +197,7 @@ pub fn require(value: &Value, fields: &[&str], path: &Path<'_>, errors: &mut Vec
     }
 }
 
-fn empty_dir(value: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn empty_dir(value: &Value, path: &Path<'_>, errors: &mut Complaints) {
     if sign(&value["sizeLimit"]) == Some(-1) {
         let detail = "SizeLimit field must be a valid resource quantity";
         errors.push(FieldError::forbidden(&path.child("sizeLimit"), detail));
@@ -223,7 +224,7 @@ const HOST_PATH_TYPES: [&str; 8] = [
 ];
 
 /// Validates a file or folder of the host.
-pub fn host_path(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Vec<FieldError>) {
+pub fn host_path(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Complaints) {
     let place = value.str_at(&["path"]);
     if place.is_empty() {
         errors.push(FieldError::required(&path.child("path"), ""));
@@ -243,7 +244,7 @@ pub fn host_path(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Ve
     }
 }
 
-fn git_repo(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Vec<FieldError>) {
+fn git_repo(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Complaints) {
     require(value, &["repository"], path, errors);
     projected::validate_descending_path(
         value.str_at(&["directory"]),
@@ -252,17 +253,17 @@ fn git_repo(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Vec<Fie
     );
 }
 
-fn gce_disk(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Vec<FieldError>) {
+fn gce_disk(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Complaints) {
     require(value, &["pdName"], path, errors);
     partition(value, path, errors);
 }
 
-fn aws_disk(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Vec<FieldError>) {
+fn aws_disk(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Complaints) {
     require(value, &["volumeID"], path, errors);
     partition(value, path, errors);
 }
 
-fn partition(value: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn partition(value: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let number = value.int_at(&["partition"]).unwrap_or(0);
     if !(0..=255).contains(&number) {
         errors.push(FieldError::invalid(
@@ -273,17 +274,17 @@ fn partition(value: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn secret(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Vec<FieldError>) {
+fn secret(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Complaints) {
     require(value, &["secretName"], path, errors);
     projected::mode_and_items(value, path, errors);
 }
 
-fn config_map(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Vec<FieldError>) {
+fn config_map(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Complaints) {
     require(value, &["name"], path, errors);
     projected::mode_and_items(value, path, errors);
 }
 
-fn nfs(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Vec<FieldError>) {
+fn nfs(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Complaints) {
     require(value, &["server", "path"], path, errors);
     let place = value.str_at(&["path"]);
     if !place.starts_with('/') {
@@ -295,7 +296,7 @@ fn nfs(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Vec<FieldErr
     }
 }
 
-fn flocker(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Vec<FieldError>) {
+fn flocker(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Complaints) {
     let (name, uuid) = (
         value.str_at(&["datasetName"]),
         value.str_at(&["datasetUUID"]),
@@ -319,22 +320,22 @@ fn flocker(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Vec<Fiel
     }
 }
 
-fn monitors(value: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn monitors(value: &Value, path: &Path<'_>, errors: &mut Complaints) {
     if value.items_at(&["monitors"]).is_empty() {
         errors.push(FieldError::required(&path.child("monitors"), ""));
     }
 }
 
-fn rbd(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Vec<FieldError>) {
+fn rbd(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Complaints) {
     monitors(value, path, errors);
     require(value, &["image"], path, errors);
 }
 
-fn ceph_fs(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Vec<FieldError>) {
+fn ceph_fs(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Complaints) {
     monitors(value, path, errors);
 }
 
-fn secret_ref(value: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn secret_ref(value: &Value, path: &Path<'_>, errors: &mut Complaints) {
     if has(value, "secretRef") {
         require(
             &value["secretRef"],
@@ -345,12 +346,12 @@ fn secret_ref(value: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn cinder(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Vec<FieldError>) {
+fn cinder(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Complaints) {
     require(value, &["volumeID"], path, errors);
     secret_ref(value, path, errors);
 }
 
-fn storage_os(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Vec<FieldError>) {
+fn storage_os(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Complaints) {
     let name = value.str_at(&["volumeName"]);
     if name.is_empty() {
         errors.push(FieldError::required(&path.child("volumeName"), ""));
@@ -374,7 +375,7 @@ fn storage_os(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Vec<F
     secret_ref(value, path, errors);
 }
 
-fn csi(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Vec<FieldError>) {
+fn csi(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Complaints) {
     csi_driver_name(value.str_at(&["driver"]), &path.child("driver"), errors);
     let secret = &value["nodePublishSecretRef"];
     if secret.is_null() {
@@ -396,7 +397,7 @@ fn csi(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Vec<FieldErr
     }
 }
 
-fn ephemeral(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Vec<FieldError>) {
+fn ephemeral(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Complaints) {
     let template = &value["volumeClaimTemplate"];
     let path = path.child("volumeClaimTemplate");
     if template.is_null() {
@@ -406,7 +407,7 @@ fn ephemeral(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Vec<Fi
     }
 }
 
-fn image(value: &Value, path: &Path<'_>, options: &PodOptions, errors: &mut Vec<FieldError>) {
+fn image(value: &Value, path: &Path<'_>, options: &PodOptions, errors: &mut Complaints) {
     if value.str_at(&["reference"]).is_empty() && !options.allows(Leniency::EmptyImageReference) {
         errors.push(FieldError::required(&path.child("reference"), ""));
     }

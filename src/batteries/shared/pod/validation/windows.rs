@@ -3,6 +3,7 @@
 use super::each_container;
 use crate::shared::validation::complaints::complain;
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names;
 use regex::Regex;
@@ -24,7 +25,7 @@ fn pattern(text: &str) -> Regex {
 }
 
 /// Validates the options of a container or a pod.
-pub fn validate_options(options: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+pub fn validate_options(options: &Value, path: &Path<'_>, errors: &mut Complaints) {
     if let Some(name) = options
         .get("gmsaCredentialSpecName")
         .and_then(Value::as_str)
@@ -108,7 +109,7 @@ fn user_complaints(name: &str) -> Vec<String> {
 }
 
 /// Checks that all containers of a pod, or none, are processes of the host.
-pub fn validate_host_processes(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+pub fn validate_host_processes(spec: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let of = |owner: &Value| {
         owner
             .at(&["securityContext", "windowsOptions", "hostProcess"])
