@@ -9,12 +9,14 @@
 
 mod map;
 mod shared;
+mod weight;
 
 use std::ops::{Index, IndexMut};
 
 pub use map::Map;
 pub(crate) use shared::{DEPTH_MAX as SHARED_DEPTH_MAX, MEMBER as SHARED_MEMBER};
 pub use shared::{SharedObjects, Sharing};
+pub use weight::Weight;
 
 /// The string type of trees: up to 24 bytes are stored in place.
 pub type Str = compact_str::CompactString;

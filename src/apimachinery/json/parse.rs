@@ -17,6 +17,10 @@ const DUPLICATES_MAX: usize = 100;
 /// in 32 bits and each bad byte is replaced by three.
 const BYTES_MAX: usize = u32::MAX as usize / 3;
 
+/// Items up to which a list is copied off the stack, which then keeps its memory for the next one. The copy of a long list
+/// would be in memory beside the stack.
+const COPIED_MAX: usize = 1024;
+
 /// Parses one document. Integers that fit 64 bits stay exact; every other number becomes a float.
 /// Bytes that are not UTF-8 and lone surrogates become U+FFFD, as in Go.
 ///
@@ -380,7 +384,13 @@ impl<'a> Parser<'a> {
 
     fn close_array(&mut self, start: usize) {
         self.frames.pop();
-        let items = self.items.drain(start..).collect();
+        let items = if start == 0 && self.items.len() > COPIED_MAX {
+            let mut items = std::mem::take(&mut self.items);
+            items.shrink_to_fit();
+            items
+        } else {
+            self.items.drain(start..).collect()
+        };
         self.place(Value::Array(items));
     }
 
@@ -555,5 +565,25 @@ fn merge(first: &mut Value, second: Value) {
             }
         }
         (first, second) => *first = second,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_list_is_not_in_memory_twice() {
+        let limits = Limits::default();
+        let count = 10 * COPIED_MAX;
+        let text = format!("{{\"a\":[[1],{}2]}}", "1,".repeat(count));
+        let mut parser = Parser::new(&text, &limits);
+        assert!(parser.document().is_ok());
+        assert!(parser.items.capacity() < COPIED_MAX);
+        let items = parser.root.items_at(&["a"]);
+        assert_eq!(
+            (items.len(), &items[count + 1]),
+            (count + 2, &Value::Int(2))
+        );
     }
 }

@@ -53,6 +53,10 @@ const MAX_PROBLEMS: usize = 100;
 /// kind is so deep.
 const MAX_DEPTH: usize = 500;
 
+/// Number of zero values that are filled in. Each has at least six bytes in the text of an object, so one that lacks some
+/// is longer than the 3 MiB that are stored at most. With more, a body of a million empty items took 300 MB.
+const ZEROS_MAX: usize = 1 << 19;
+
 /// Returns the error text of strict decoding, if there are complaints.
 pub fn strict_error(problems: &[Problem]) -> Option<String> {
     let texts: Vec<String> = problems.iter().map(Problem::to_string).collect();
@@ -172,6 +176,8 @@ struct Decoder<'s> {
     numbers: Numbers,
     /// True if a time that is there and null stays: see [`Schemas::decode_again`].
     keeps_zero_times: bool,
+    /// The number of zero values that may still be filled in.
+    zeros_left: usize,
     /// The JSON text of the value that is being decoded. Only [`Schemas::explain`] sets it, so that
     /// an error shows a number as the client wrote it.
     literal: Option<&'s str>,
@@ -193,6 +199,7 @@ impl<'s> Decoder<'s> {
             beyond: Beyond::Nothing,
             numbers: Numbers::AsWritten,
             keeps_zero_times: false,
+            zeros_left: ZEROS_MAX,
             literal: None,
         }
     }
@@ -301,20 +308,44 @@ impl<'s> Decoder<'s> {
         Ok(())
     }
 
-    fn add_zeros(&self, members: &mut Map, definition: &Definition) {
+    /// Fills in the fields that are written when they are absent, as far as there is room.
+    fn add_zeros(&mut self, members: &mut Map, definition: &Definition) {
+        let Value::Object(zero) = definition.zero() else {
+            return;
+        };
         if members.is_empty() {
-            if let Value::Object(zero) = definition.zero() {
+            if self.take_zeros(zero.len()) {
                 members.clone_from(zero);
             }
             return;
         }
-        if let Value::Object(zero) = definition.zero() {
-            for (name, value) in zero.iter() {
-                if !members.contains_key(name) {
-                    members.insert(name, value.clone());
-                }
+        for (name, value) in zero.iter() {
+            if !members.contains_key(name) && self.take_zeros(1) {
+                members.insert(name, value.clone());
             }
         }
+    }
+
+    /// Returns whether so many further zero values may be filled in.
+    fn take_zeros(&mut self, count: usize) -> bool {
+        match self.zeros_left.checked_sub(count) {
+            Some(left) => {
+                self.zeros_left = left;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Returns the zero value of an item, empty if there is no room for its fields.
+    fn zero_item(&mut self, ty: &Type) -> Value {
+        if let Type::Ref(id) = ty {
+            let zero = self.schemas.get(*id).zero().as_object();
+            if !self.take_zeros(zero.map_or(0, Map::len)) {
+                return Value::object();
+            }
+        }
+        self.schemas.zero(ty)
     }
 
     /// Handles a member that is not a field. Returns true if it is kept.
@@ -419,7 +450,7 @@ impl<'s> Decoder<'s> {
             self.value(value, ty, trail)?;
         }
         if value.is_null() && !matches!(ty, Type::Nullable(_)) {
-            *value = self.schemas.zero(ty);
+            *value = self.zero_item(ty);
         }
         Ok(())
     }

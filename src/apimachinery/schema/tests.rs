@@ -5,7 +5,7 @@ use super::Type;
 use super::decode::{Empties, Problem, strict_error};
 use super::fixture::{SCHEMAS, kind, tree, vectors};
 use crate::json::to_string;
-use crate::value::Value;
+use crate::value::{Value, Weight};
 
 /// Returns the text without names of embedded structs, which the data may not have.
 fn without_embedded(text: &str) -> String {
@@ -209,5 +209,29 @@ fn canonical_form_is_a_fixed_point() {
             .decode(id, &mut again, Empties::Keep)
             .expect("canonical objects decode");
         assert_eq!((again, problems), (value, Vec::new()));
+    }
+}
+
+#[test]
+fn zero_values_of_a_million_empty_items_take_little() {
+    let pod = kind("/v1/Pod").expect("pods are known");
+    let decoded = |item: Value, count: usize| {
+        let mut object = Value::object();
+        object.set(&["spec", "containers"], Value::Array(vec![item; count]));
+        let decoded = SCHEMAS.decode(pod, &mut object, Empties::Keep);
+        decoded.expect("the types are right");
+        object
+    };
+    for item in [Value::object(), Value::Null] {
+        let many = decoded(item.clone(), 1_000_000);
+        let containers = many.items_at(&["spec", "containers"]);
+        assert_ne!(containers.first(), Some(&Value::object()));
+        assert_eq!(containers.last(), Some(&Value::object()));
+        let bytes = Weight::of(&many).memory_bytes;
+        assert!(bytes < 100 << 20, "{bytes}");
+        // Those that a store could take have all of theirs.
+        let fewer = decoded(item, 100_000);
+        let containers = fewer.items_at(&["spec", "containers"]);
+        assert_eq!(containers.first(), containers.last());
     }
 }
