@@ -81,7 +81,7 @@ pub use lifecycle::params::{PlaneParams, PlaneRecord};
 pub use lifecycle::tenure::PauseError;
 pub use memory::{Memory, Reservation, Share};
 pub use observer::Observer;
-pub use packed::PACKED_LEVEL;
+pub use packed::{BODY_BYTES_MAX, PACKED_LEVEL};
 pub use plane::{Plane, PlaneStats, Settled};
 pub use record::RecordError;
 pub use sealing::keys_record::{KeyVersionRecord, KeysRecord};

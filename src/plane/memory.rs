@@ -1,10 +1,10 @@
 //! The memory budget of the process, in shares with a limit each: for data that is kept for speed, data in
-//! transit, and what open watches keep of long requests. The objects of the planes that are awake are not in
-//! it: serving them is what the process is for, and sleep bounds them.
+//! transit, what writes are prepared from, and what open watches keep of long requests. The objects of the planes
+//! that are awake are not in it: serving them is what the process is for, and sleep bounds them.
 //!
 //! Each user of a share adds and subtracts its bytes here, in batches, so that a request costs at most
 //! two atomic additions. The user also enforces the limit: logs shed their oldest events, the largest
-//! logs first; caches evict; a streamed state, an answer or a watch is refused.
+//! logs first; caches evict; a streamed state, an answer, a write or a watch is refused.
 
 use std::cmp::Reverse;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -41,6 +41,8 @@ pub enum Share {
     Bodies,
     /// Long selectors of open watches.
     Selectors,
+    /// Parsed bodies and objects of writes that are being prepared, if they have many values.
+    Trees,
 }
 
 /// The size of a share.
@@ -54,8 +56,8 @@ struct Part {
 }
 
 /// The sizes of all shares. The hundredths sum up to 100.
-const PARTS: [Part; 8] = [
-    part(Share::Logs, "logs", 38, usize::MAX),
+const PARTS: [Part; 9] = [
+    part(Share::Logs, "logs", 32, usize::MAX),
     part(Share::Rendered, "rendered", 2, 8 << 20),
     part(Share::Interner, "interner", 1, usize::MAX),
     part(Share::StreamedStates, "streamed_states", 12, 512 << 20),
@@ -63,6 +65,7 @@ const PARTS: [Part; 8] = [
     part(Share::Answers, "answers", 22, usize::MAX),
     part(Share::Bodies, "bodies", 15, usize::MAX),
     part(Share::Selectors, "selectors", 2, usize::MAX),
+    part(Share::Trees, "trees", 6, usize::MAX),
 ];
 
 const fn part(share: Share, name: &'static str, percent: usize, bytes_max: usize) -> Part {
@@ -186,6 +189,14 @@ impl Memory {
     #[must_use]
     pub fn times_full(&self, share: Share) -> u64 {
         self.account(share).full.load(Ordering::Relaxed)
+    }
+
+    /// Returns the most bytes of a share that a plane gets while nobody else has any of it. A request that takes
+    /// more counts with so many, or it would be refused for ever.
+    #[must_use]
+    pub fn most_for_one(&self, share: Share) -> usize {
+        let times = TIMES_FREE as usize;
+        self.limit(share) / (times + 1) * times
     }
 
     /// Reserves bytes of a share until the reservation is dropped; `None` if the share has fewer
@@ -447,6 +458,20 @@ mod tests {
         drop(held);
         assert_eq!(memory.used(Share::Answers), 0);
         assert!(take(&greedy).is_some());
+    }
+
+    #[test]
+    fn a_plane_alone_gets_the_most_for_one_and_not_much_more() {
+        for limit in [0, 1, 8, 9, 90, 97, 1 << 20] {
+            let memory = Memory::with_limits(|_| limit);
+            let most = memory.most_for_one(Share::Trees);
+            let alone = memory.take_for(Share::Trees, most, &Arc::default());
+            assert!(alone.is_some(), "{limit}");
+        }
+        let memory = Memory::with_limits(|_| 90);
+        let most = memory.most_for_one(Share::Trees);
+        let more = memory.take_for(Share::Trees, most + 1, &Arc::default());
+        assert!(more.is_none());
     }
 
     #[test]

@@ -17,7 +17,7 @@ use zstd::zstd_safe::CParameter;
 pub const PACKED_LEVEL: u32 = 3;
 /// Bytes of the largest body. It is upstream's limit of a request: a client could not replace a
 /// larger object. Without it, a few KiB in the store could fill the memory of whoever reads them.
-pub(crate) const BODY_BYTES_MAX: usize = 3 << 20;
+pub const BODY_BYTES_MAX: usize = 3 << 20;
 /// Bytes from which on a body is packed. Below, compressing takes more CPU than the store takes for
 /// the bytes that it saves.
 const PACK_FROM_BYTES: usize = 4 << 10;

@@ -5,6 +5,7 @@ pub mod body;
 pub mod call;
 pub mod options;
 pub mod parameters;
+pub(crate) mod trees;
 pub mod wait;
 
 use crate::authority::GrantedAccess;

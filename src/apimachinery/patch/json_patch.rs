@@ -9,7 +9,7 @@ mod nesting;
 
 use crate::json;
 use crate::strconv::{NumberError, atoi};
-use crate::value::Value;
+use crate::value::{Value, Weight};
 
 pub use decode::{FieldCheck, go_kind};
 use nesting::Nesting;
@@ -126,6 +126,13 @@ impl JsonPatch {
         check: FieldCheck,
     ) -> Result<Self, DecodeError> {
         decode::decode(body, limits, check)
+    }
+
+    /// Returns what the values of the operations take.
+    #[must_use]
+    pub fn weight(&self) -> Weight {
+        let values = self.operations.iter();
+        Weight::of_all(values.filter_map(|operation| operation.value.as_ref()))
     }
 
     /// Returns the object after all operations.

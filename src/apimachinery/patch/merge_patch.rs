@@ -4,7 +4,7 @@
 //! their null members, unless the array replaces an object.
 
 use crate::json::{JsonError, Limits, parse};
-use crate::value::{Map, Str, Value};
+use crate::value::{Map, Str, Value, Weight};
 
 /// The reason why a merge patch cannot be used; the texts are shown to clients.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -92,6 +92,12 @@ impl MergePatch {
             }
         }
         true
+    }
+
+    /// Returns what the values of the patch take.
+    #[must_use]
+    pub fn weight(&self) -> Weight {
+        Weight::of_all(self.members.values().chain(&self.whole))
     }
 
     /// Changes `document`. One that is not an object becomes an object.

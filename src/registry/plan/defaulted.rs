@@ -111,13 +111,14 @@ pub enum PathName<'a> {
 /// Applies the defaults of the request's version, and checks the object against the path.
 ///
 /// # Errors
-/// Returns 400 if they contradict each other.
+/// Returns 400 if they contradict each other, and the error of the store if the object is longer than it takes.
 pub fn default(
     call: &Call<'_>,
     decoded: Decoded,
     path_name: PathName<'_>,
 ) -> Result<Defaulted, ApiError> {
     let Decoded { mut tree, beyond } = decoded;
+    call.check_storable(&tree)?;
     let lacks_labels = lacks_labels(&tree);
     prepare::default(call.row, call.row.definition, &mut tree)?;
     body::match_path(call, &mut tree)?;

@@ -13,10 +13,12 @@ use crate::plan::object;
 use crate::plan::prepare;
 use crate::request::Verb;
 use crate::request::options::{self, Persistence};
+use crate::request::trees::Source;
 use crate::strategy::{Allocation, Context};
 use crate::write::{PlannedWrite, Unstored};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::status::{ApiError, Reason};
+use polyplane_apimachinery::value::Weight;
 use polyplane_plane::{Claim, ObjectRef, Operation, Write};
 
 /// The object that a write changes.
@@ -42,10 +44,13 @@ impl Present {
     /// Reads an object of the cut.
     ///
     /// # Errors
-    /// Returns 500 if its bytes are damaged or cannot be converted, or requests a reply that is
-    /// needed first.
+    /// Returns 500 if its bytes are damaged or cannot be converted, 429 if there is no memory for it, or
+    /// requests a reply that is needed first.
     pub fn read(run: &mut Run<'_>, row: &Resource, object: ObjectRef) -> Result<Self, Interrupted> {
         let stored = run.call.stored_tree_of(&object.body())?;
+        let weigh = || Weight::of(&stored);
+        run.call
+            .count_tree(Source::Stored, object.body_len(), weigh)?;
         // A record that is to be sealed anew is written even by a write that changes nothing.
         let is_stale = conversion::is_stale(row, &object)
             || run.call.tenant.plane.is_stale_at_rest(object.key());

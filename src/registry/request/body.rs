@@ -15,6 +15,7 @@ use crate::kinds::table::{Resource, api_version};
 use crate::plan::fields;
 use crate::request::call::Call;
 use crate::request::options::FieldValidation;
+use crate::request::trees::{self, Source};
 use named::{Named, named_in_text, named_kind};
 use polyplane_apimachinery::json::{self, Duplicates, Limits};
 use polyplane_apimachinery::schema::decode::{
@@ -23,7 +24,7 @@ use polyplane_apimachinery::schema::decode::{
 use polyplane_apimachinery::schema::proto::{Envelope, ProtoError};
 use polyplane_apimachinery::schema::{DefId, Schemas};
 use polyplane_apimachinery::status::ApiError;
-use polyplane_apimachinery::value::Sharing;
+use polyplane_apimachinery::value::{Sharing, Weight};
 use polyplane_apimachinery::{Str, Value, yaml};
 use protobuf::Message;
 
@@ -117,7 +118,7 @@ pub enum BodyError {
 /// the request become warnings of `call`.
 ///
 /// # Errors
-/// Returns 400 with upstream's reason.
+/// Returns 400 with upstream's reason, and 429 if there is no memory for an object of so many values.
 pub fn decode(
     call: &Call<'_>,
     syntax: BodySyntax,
@@ -182,7 +183,13 @@ pub fn decode_as_sent(
     expected: Expected<'_>,
     validation: FieldValidation,
 ) -> Result<AsSentBody, ApiError> {
-    let (tree, complaints) = read(&call.request.body, syntax, expected, Some(call.sharing()))?;
+    let body = &call.request.body;
+    let (tree, complaints) = read(body, syntax, expected, Some(call.sharing()))?;
+    let text_bytes = match syntax {
+        BodySyntax::Yaml => trees::yaml_bytes(body.len()),
+        BodySyntax::Json | BodySyntax::Protobuf => body.len(),
+    };
+    call.count_tree(Source::Body, text_bytes, || Weight::of(&tree))?;
     match validation {
         FieldValidation::Ignore => {}
         FieldValidation::Warn => complaints.texts.iter().for_each(|text| warn_of(call, text)),

@@ -8,6 +8,7 @@ use crate::kinds::conversion::{KindVersion, Wanted};
 use crate::kinds::table::{KindTable, Resource, Scope};
 use crate::kinds::{Kinds, Requester};
 use crate::request::ResourceRequest;
+use crate::request::trees::Trees;
 use crate::request::wait;
 use crate::services::Services;
 use crate::strategy::{PlaneSettings, Warnings};
@@ -118,6 +119,8 @@ pub struct Call<'a> {
     defined: OnceLock<Option<Version>>,
     /// Number of parts of the request that wait for a webhook. It is kept at the whole request.
     waiting: Mutex<usize>,
+    /// The memory of what the request is prepared from.
+    pub(super) trees: Trees,
 }
 
 /// A request that has returned its seat. Dropping this takes the seat again.
@@ -158,6 +161,7 @@ impl<'a> Call<'a> {
             defined: OnceLock::new(),
             whole: None,
             waiting: Mutex::new(0),
+            trees: Trees::default(),
         }
     }
 

@@ -9,6 +9,7 @@ mod conversion;
 mod delete_options;
 mod dry_run;
 mod eviction;
+mod large_trees;
 mod nearly_full;
 mod patched;
 mod pod_deletion;

@@ -5,9 +5,11 @@ use crate::plan::{Interrupted, Run};
 use crate::request::body;
 use crate::request::call::Call;
 use crate::request::options::{FieldValidation, WriteOptions};
+use crate::request::trees::{self, Source};
 use polyplane_apimachinery::json::Limits;
 use polyplane_apimachinery::patch::json_patch::go_kind;
 use polyplane_apimachinery::status::ApiError;
+use polyplane_apimachinery::value::Weight;
 use polyplane_apimachinery::{Value, yaml};
 
 /// The object of an apply request after parsing. JSON is YAML, too.
@@ -21,7 +23,7 @@ impl Configuration {
     /// Reads the request's body.
     ///
     /// # Errors
-    /// Returns 400 if it is not an object in YAML.
+    /// Returns 400 if it is not an object in YAML, and 429 if there is no memory for it.
     pub fn read(call: &Call<'_>) -> Result<Self, ApiError> {
         let parsed = yaml::parse(&call.request.body, &Limits::default())
             .map_err(|error| ApiError::bad_request(format!("error encoding patch: {error}")))?;
@@ -35,6 +37,8 @@ impl Configuration {
                 )));
             }
         };
+        let text_bytes = trees::yaml_bytes(call.request.body.len());
+        call.count_tree(Source::Body, text_bytes, || Weight::of(&object))?;
         Ok(Self {
             object,
             complaint: parsed.strict_error,

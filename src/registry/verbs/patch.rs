@@ -17,6 +17,7 @@ use crate::request::body::Expected;
 use crate::request::body::custom::Misnamed;
 use crate::request::call::Call;
 use crate::request::options::{self, FieldValidation, WriteOptions};
+use crate::request::trees;
 use crate::verbs::apply::Configuration;
 use crate::write::{self, Written};
 use polyplane_apimachinery::field_error::{FieldError, Path};
@@ -29,6 +30,7 @@ use polyplane_apimachinery::patch::strategic_merge_patch::remainder::remainder;
 use polyplane_apimachinery::schema::decode::{AsSent, Beyond, Literals, Numbers, Problem};
 use polyplane_apimachinery::schema::{DefId, Schemas};
 use polyplane_apimachinery::status::{ApiError, Qualified, Reason};
+use polyplane_apimachinery::value::Weight;
 use polyplane_apimachinery::{Map, Value};
 use polyplane_plane::ObjectRef;
 
@@ -203,6 +205,14 @@ impl ReadPatch {
         };
         let why = failed.unwrap_or_else(|| format!("Object 'Kind' is missing in '{shown}'"));
         Err(refused(&shown, &why))
+    }
+
+    fn weight(&self) -> Weight {
+        match &self.patch {
+            Patch::Json(patch) => patch.weight(),
+            Patch::Merge(patch) => patch.weight(),
+            Patch::Strategic(patch) => Weight::of(patch),
+        }
     }
 
     /// Returns the part of the object that the result depends on.
@@ -401,6 +411,10 @@ pub async fn patch(call: &Call<'_>) -> Result<Written, ApiError> {
         let patch = read(call, options.field_validation);
         if patch.is_err() && !json::validate(&call.request.body, &Limits::default()) {
             return Err(ApiError::bad_request("invalid JSON patch"));
+        }
+        if let Ok(patch) = &patch {
+            let text_bytes = call.request.body.len();
+            call.count_tree(trees::Source::Body, text_bytes, || patch.weight())?;
         }
         Source::Patch(patch)
     };

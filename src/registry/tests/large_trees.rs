@@ -1,0 +1,80 @@
+//! The memory of objects that have very many values.
+
+use super::asking::Counted;
+use super::*;
+use polyplane_plane::{Memory, Share};
+
+/// Makes the request one of a client.
+fn of_client(mut ask: Ask) -> Ask {
+    ask.seats = Some(Counted::new(1) as _);
+    ask
+}
+
+/// Creates a config map with so many entries.
+fn with_entries(name: &str, count: usize, value: &str) -> Ask {
+    let entries = (0..count).map(|at| format!(r#""k{at}":"{value}""#));
+    let entries = entries.collect::<Vec<_>>().join(",");
+    let body = format!(r#"{{"metadata":{{"name":"{name}"}},"data":{{{entries}}}}}"#);
+    Ask::create("configmaps", &body)
+}
+
+/// Takes all memory for trees.
+fn fill(memory: &Arc<Memory>) -> polyplane_plane::Reservation {
+    let full = memory.take(Share::Trees, memory.limit(Share::Trees));
+    full.expect("nobody has any of it")
+}
+
+#[track_caller]
+fn is_refused(answer: Result<Value, ApiError>) {
+    let error = answer.expect_err("there is no memory");
+    assert_eq!((error.code, error.retry_after_seconds()), (429, Some(1)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_of_many_values_is_refused_while_there_is_no_memory_for_it() {
+    let site = Site::open(Vec::new()).await;
+    let memory = Arc::clone(site.tenant.plane.memory());
+    let full = fill(&memory);
+    let large = || with_entries("large", 40_000, "");
+    is_refused(site.send(of_client(large())).await);
+    let small = site.send(of_client(with_entries("small", 10, ""))).await;
+    small.expect("it needs none");
+    let long = with_entries("long", 1, &"x".repeat(1 << 20));
+    let long = site.send(of_client(long)).await;
+    long.expect("one long value is not many");
+    drop(full);
+    let made = site.send(of_client(large())).await;
+    made.expect("there is memory again");
+    assert_eq!(memory.used(Share::Trees), 0);
+    assert_eq!(memory.times_full(Share::Trees), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_small_patch_of_a_large_object_is_refused_while_there_is_no_memory_for_it() {
+    let site = Site::open(Vec::new()).await;
+    let made = site.send(with_entries("large", 40_000, "")).await;
+    made.expect("the name is new");
+    let memory = Arc::clone(site.tenant.plane.memory());
+    let patch = || Ask::patch("large", r#"{"data":{"k0":"1"}}"#);
+    let full = fill(&memory);
+    is_refused(site.send(of_client(patch())).await);
+    site.send(patch())
+        .await
+        .expect("the server's own writes are not refused");
+    drop(full);
+    let patched = site.send(of_client(patch())).await;
+    patched.expect("there is memory again");
+    assert_eq!(memory.used(Share::Trees), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_of_many_values_that_no_store_takes_is_refused_before_it_is_prepared() {
+    let site = Site::open(Vec::new()).await;
+    let value = "x".repeat(40);
+    let many = with_entries("many", 80_000, &value).dry();
+    let refused = site.send(many).await.expect_err("it is too long");
+    assert_eq!(refused.message, "etcdserver: request is too large");
+    // A dry run, as upstream's, stores nothing and so is not limited by the store.
+    let few = with_entries("few", 1, &"x".repeat(4 << 20)).dry();
+    site.send(few).await.expect("the rules of its kind decide");
+}
