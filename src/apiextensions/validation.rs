@@ -6,8 +6,10 @@
 mod by_keys;
 mod check;
 mod formats;
+mod junction;
 mod numbers;
 mod schema;
+mod types;
 
 pub(crate) use by_keys::ByKeys;
 pub use check::{Change, validate};

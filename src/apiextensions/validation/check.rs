@@ -2,8 +2,10 @@
 
 use indexmap::IndexMap;
 
-use super::numbers::{is_json_integer, number};
-use super::schema::{Additional, Bounds, Counterparts, Junctors, Schema};
+use super::junction::junction;
+use super::numbers::number;
+use super::schema::{Additional, Bounds, Counterparts, Schema};
+use super::types::{types, wrong_type};
 use crate::complaints::{self, value_bytes};
 use polyplane_apimachinery::complaints::Room;
 use polyplane_apimachinery::field_error::{Bad, FieldError, FieldErrorKind, Path};
@@ -50,6 +52,7 @@ pub fn validate(
         path: "",
         root: root.unwrap_or(""),
         is_top: root.is_none(),
+        wanted: Wanted::Complaints,
         budget,
     };
     let mut found = Found::default();
@@ -63,7 +66,7 @@ pub fn validate(
 
 /// The value that is replaced, as far as it corresponds to the new one.
 #[derive(Clone, Copy)]
-enum Old<'v> {
+pub(super) enum Old<'v> {
     /// There is none, or it does not correspond.
     None,
     Value(&'v Value),
@@ -90,6 +93,15 @@ impl<'v> Old<'v> {
     }
 }
 
+/// The purpose of a check.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    /// The complaints that the client gets.
+    Complaints,
+    /// Whether the value is allowed. No text is made, because all alternatives but one lose in a valid object.
+    Verdict,
+}
+
 /// The place of a value.
 #[derive(Clone, Copy)]
 pub(super) struct Place<'p> {
@@ -97,13 +109,54 @@ pub(super) struct Place<'p> {
     pub(super) path: &'p str,
     /// The field above the value that is checked.
     root: &'p str,
-    /// Whether the value that is checked is a whole object.
+    /// Whether the value here is a whole object.
     is_top: bool,
+    wanted: Wanted,
     /// What the check may still take.
     budget: &'p WorkBudget,
 }
 
-impl Place<'_> {
+impl<'p> Place<'p> {
+    /// Returns the same place for a check that makes no texts.
+    pub(super) fn for_verdict(self) -> Self {
+        Self {
+            path: "",
+            wanted: Wanted::Verdict,
+            ..self
+        }
+    }
+
+    /// Returns whether the client gets complaints of this check.
+    pub(super) fn has_complaints(self) -> bool {
+        self.wanted == Wanted::Complaints
+    }
+
+    /// Returns whether further checks cannot change the verdict. Those of a value with an older one go on, because
+    /// upstream counts them if it excuses the value.
+    pub(super) fn is_decided(self, found: &Found, old: Old<'_>) -> bool {
+        !self.has_complaints() && !found.is_valid() && matches!(old, Old::None)
+    }
+
+    /// Returns the path of a part, which only complaints show.
+    fn path_of(self, make: impl FnOnce() -> String) -> String {
+        match self.wanted {
+            Wanted::Complaints => make(),
+            Wanted::Verdict => String::new(),
+        }
+    }
+
+    /// Returns the place of a part.
+    fn below<'q>(self, path: &'q str) -> Place<'q>
+    where
+        'p: 'q,
+    {
+        Place {
+            path,
+            is_top: false,
+            ..self
+        }
+    }
+
     fn field(&self, path: &str) -> String {
         let path = path.strip_prefix('.').unwrap_or(path);
         match (self.root, path) {
@@ -125,6 +178,20 @@ impl Place<'_> {
         Complaint { error, text }
     }
 
+    /// Takes the work of a complaint that shows the allowed values. Returns false if less is left.
+    fn can_show(&self, allowed: &[Value]) -> bool {
+        if !self.has_complaints() {
+            return true;
+        }
+        // To write a value takes more than to compare it.
+        let bytes = allowed.iter();
+        let bytes = bytes.map(|known| value_bytes(known, complaints::BYTES_MAX));
+        let bytes = bytes.sum::<usize>() as u64;
+        let work = self.budget.parts(ALLOWED_PARTS * allowed.len());
+        work.and_then(|()| self.budget.work(BYTE_WORK * bytes))
+            .is_ok()
+    }
+
     /// Returns a value for a complaint. What is too large for the budget is not copied.
     fn shown(&self, value: &Value) -> Bad {
         match self.budget.read(value_bytes(value, complaints::BYTES_MAX)) {
@@ -142,7 +209,7 @@ impl Place<'_> {
     }
 
     /// Returns the complaint about a value, whose text begins with the path.
-    fn error(&self, kind: FieldErrorKind, bad: impl Into<Bad>, text: &str) -> Complaint {
+    pub(super) fn error(&self, kind: FieldErrorKind, bad: impl Into<Bad>, text: &str) -> Complaint {
         let text = format!("{} in body {text}", self.path);
         let error = FieldError::new(kind, &Path::NIL, bad, text.clone());
         self.complaint(self.path, error, text)
@@ -179,19 +246,30 @@ pub(super) struct Found {
     /// By the texts by which upstream finds out whether a complaint was made before.
     errors: IndexMap<String, FieldError>,
     said: Room,
-    matches: usize,
+    pub(super) matches: usize,
+    /// Whether the value is refused, with complaints or without.
+    is_refused: bool,
 }
 
 impl Found {
-    pub(super) fn add(&mut self, complaint: Complaint) {
+    /// Refuses the value. The complaint is made only if the client gets it.
+    pub(super) fn refuse(&mut self, place: Place<'_>, complaint: impl FnOnce() -> Complaint) {
+        self.is_refused = true;
+        if place.has_complaints() {
+            self.add(complaint());
+        }
+    }
+
+    fn add(&mut self, complaint: Complaint) {
         let Complaint { error, text } = complaint;
         if self.said.take(error.bytes()) {
             self.errors.entry(text).or_insert(error);
         }
     }
 
-    fn merge(&mut self, other: Self) {
+    pub(super) fn merge(&mut self, other: Self) {
         self.matches += other.matches;
+        self.is_refused |= other.is_refused;
         if self.errors.is_empty() {
             self.errors = other.errors;
             self.said = other.said;
@@ -202,21 +280,16 @@ impl Found {
         }
     }
 
-    fn is_valid(&self) -> bool {
-        self.errors.is_empty()
+    pub(super) fn is_valid(&self) -> bool {
+        !self.is_refused
     }
-}
 
-/// Returns a type's name; that of nothing is `null`.
-fn type_of(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "boolean",
-        Value::Int(_) => "integer",
-        Value::Float(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
+    /// Drops what was found about a value that was there before.
+    fn excuse(&mut self) {
+        self.errors.clear();
+        // What is dropped has no part in the bound: else it would hide what the update has caused.
+        self.said = Room::default();
+        self.is_refused = false;
     }
 }
 
@@ -224,15 +297,25 @@ fn type_of(value: &Value) -> &'static str {
 fn node(schema: &Schema, value: &Value, old: Old<'_>, place: Place<'_>, found: &mut Found) {
     let mut own = Found::default();
     plain(schema, value, old, place, &mut own);
-    if !own.is_valid() && matches!(old, Old::Value(old) if schema.is_unchanged(value, old)) {
-        // What is dropped has no part in the bound: else it would hide what the update has caused.
-        own.errors.clear();
-        own.said = Room::default();
+    // Each of many alternatives may compare one large value.
+    if let Old::Value(old) = old
+        && !own.is_valid()
+        && place.budget.read(value_bytes(value, usize::MAX)).is_ok()
+        && schema.is_unchanged(value, old)
+    {
+        own.excuse();
     }
     found.merge(own);
 }
 
-fn plain(schema: &Schema, value: &Value, old: Old<'_>, place: Place<'_>, found: &mut Found) {
+/// Checks a value, whether it has changed or not.
+pub(super) fn plain(
+    schema: &Schema,
+    value: &Value,
+    old: Old<'_>,
+    place: Place<'_>,
+    found: &mut Found,
+) {
     // Alternatives in alternatives check one value many times.
     let path = place.budget.read(place.path.len());
     if path.and(place.budget.parts(NODE_PARTS)).is_err() {
@@ -240,7 +323,7 @@ fn plain(schema: &Schema, value: &Value, old: Old<'_>, place: Place<'_>, found: 
     }
     if value.is_null() {
         if !schema.types.is_empty() && !schema.nullable {
-            found.add(wrong_type(schema, value, place));
+            found.refuse(place, || wrong_type(schema, value, place));
         } else {
             found.matches += 1;
         }
@@ -251,8 +334,14 @@ fn plain(schema: &Schema, value: &Value, old: Old<'_>, place: Place<'_>, found: 
     if !schema.types.is_empty() || schema.named_format().is_some() {
         types(schema, value, place, found);
     }
+    if place.is_decided(found, old) {
+        return;
+    }
     if let Some(junctors) = &schema.junctors {
         junction(junctors, value, old, place, found);
+    }
+    if place.is_decided(found, old) {
+        return;
     }
     match value {
         Value::String(text) => string(schema, text, place, found),
@@ -289,50 +378,13 @@ fn string(schema: &Schema, text: &Str, place: Place<'_>, found: &mut Found) {
     if let Some(format) = format {
         found.matches += 1;
         if !format.fits(text) {
-            let bad = place.shown_text(text);
-            let text = format!("must be of type {}: {}", format.name(), quote(text));
-            found.add(place.error(FieldErrorKind::TypeInvalid, bad, &text));
+            found.refuse(place, || {
+                let bad = place.shown_text(text);
+                let text = format!("must be of type {}: {}", format.name(), quote(text));
+                place.error(FieldErrorKind::TypeInvalid, bad, &text)
+            });
         }
     }
-}
-
-fn wrong_type(schema: &Schema, value: &Value, place: Place<'_>) -> Complaint {
-    let word = type_of(value);
-    let text = format!("must be of type {}: {}", schema.types, quote(word));
-    place.error(FieldErrorKind::TypeInvalid, word, &text)
-}
-
-fn types(schema: &Schema, value: &Value, place: Place<'_>, found: &mut Found) {
-    let word = type_of(value);
-    let is_whole = matches!(value, Value::Float(number) if is_json_integer(*number));
-    let numeric = schema.has_type("number") || schema.has_type("integer");
-    let format = schema.named_format();
-    if !numeric && format.is_some() && matches!(value, Value::String(_) | Value::Array(_)) {
-        found.matches += 1;
-        return;
-    }
-    let fits = schema.has_type(word)
-        || is_whole && schema.has_type("integer")
-        || word == "integer" && schema.has_type("number");
-    if fits {
-        found.matches += 1;
-        return;
-    }
-    // Upstream compares the type in Go with the format then.
-    let in_go = match value {
-        Value::Int(_) => "int64",
-        Value::Float(_) => "float64",
-        _ => "",
-    };
-    let is_single = !matches!(value, Value::String(_) | Value::Array(_));
-    let complaint = match format.filter(|format| is_single && *format != in_go) {
-        Some(format) => {
-            let text = format!("must be of type {format}: {}", quote(in_go));
-            place.error(FieldErrorKind::TypeInvalid, in_go, &text)
-        }
-        None => wrong_type(schema, value, place),
-    };
-    found.add(complaint);
 }
 
 fn enumeration(schema: &Schema, value: &Value, place: Place<'_>, found: &mut Found) {
@@ -340,28 +392,28 @@ fn enumeration(schema: &Schema, value: &Value, place: Place<'_>, found: &mut Fou
     if allowed.is_empty() || place.budget.parts(allowed.len()).is_err() {
         return;
     }
-    if allowed.iter().any(|known| equals(known, value)) {
+    // Lists and objects may be equal to each allowed one up to their last part.
+    let bytes = match value {
+        Value::Array(_) | Value::Object(_) => value_bytes(value, usize::MAX),
+        Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::String(_) => 0,
+    };
+    let work = place.budget.read(bytes.saturating_mul(allowed.len()));
+    if work.is_err() || allowed.iter().any(|known| equals(known, value)) {
         return;
     }
-    // To write a value takes more than to compare it.
-    let bytes = allowed.iter();
-    let bytes = bytes.map(|known| value_bytes(known, complaints::BYTES_MAX));
-    let bytes = bytes.sum::<usize>() as u64;
-    let work = place.budget.parts(ALLOWED_PARTS * allowed.len());
-    if work
-        .and_then(|()| place.budget.work(BYTE_WORK * bytes))
-        .is_err()
-    {
+    if !place.can_show(allowed) {
         return;
     }
-    let shown = schema.allowed.iter().map(|known| match known {
-        Value::String(text) => text.to_string(),
-        known => json::to_string(known),
+    found.refuse(place, || {
+        let shown = allowed.iter().map(|known| match known {
+            Value::String(text) => text.to_string(),
+            known => json::to_string(known),
+        });
+        let shown: Vec<String> = shown.collect();
+        let error = FieldError::not_supported(&Path::NIL, place.shown(value), &shown);
+        let text = format!("{} in body should be one of {shown:?}", place.path);
+        place.complaint(place.path, error, text)
     });
-    let shown: Vec<String> = shown.collect();
-    let error = FieldError::not_supported(&Path::NIL, place.shown(value), &shown);
-    let text = format!("{} in body should be one of {shown:?}", place.path);
-    found.add(place.complaint(place.path, error, text));
 }
 
 /// Returns whether an allowed value is the given one; numbers are equal whatever their kind.
@@ -379,42 +431,50 @@ fn check_text(bounds: &Bounds, text: &str, place: Place<'_>, found: &mut Found) 
     if let Some(max) = bounds.length.max
         && length() > max
     {
-        let error = FieldError::too_long(&Path::NIL, usize::try_from(max).unwrap_or(0));
-        let text = format!("{} in body should be at most {max} chars long", place.path);
-        return found.add(place.complaint(place.path, error, text));
+        return found.refuse(place, || {
+            let error = FieldError::too_long(&Path::NIL, usize::try_from(max).unwrap_or(0));
+            let text = format!("{} in body should be at most {max} chars long", place.path);
+            place.complaint(place.path, error, text)
+        });
     }
     if let Some(min) = bounds.length.min
         && length() < min
     {
-        let bad = place.shown_text(text);
-        return found.add(place.invalid(bad, &format!("should be at least {min} chars long")));
+        return found.refuse(place, || {
+            let bad = place.shown_text(text);
+            place.invalid(bad, &format!("should be at least {min} chars long"))
+        });
     }
     let Some(pattern) = &bounds.pattern else {
         return;
     };
-    let wanted = pattern.text();
-    let detail = match pattern.is_match(text, place.budget) {
-        Ok(true) => return,
-        Ok(false) => format!("should match '{wanted}'"),
-        Err(SearchFailed::TooMuchWork(why)) => format!("should match '{wanted}', but {why}"),
-        Err(why @ SearchFailed::Refused(_)) => {
-            format!("should match '{wanted}, but pattern is invalid: {why}'")
-        }
-    };
-    let bad = place.shown_text(text);
-    found.add(place.invalid(bad, &detail));
+    let matched = pattern.is_match(text, place.budget);
+    if matches!(matched, Ok(true)) {
+        return;
+    }
+    found.refuse(place, || {
+        let wanted = pattern.text();
+        let detail = match matched {
+            Ok(_) => format!("should match '{wanted}'"),
+            Err(SearchFailed::TooMuchWork(why)) => format!("should match '{wanted}', but {why}"),
+            Err(why @ SearchFailed::Refused(_)) => {
+                format!("should match '{wanted}, but pattern is invalid: {why}'")
+            }
+        };
+        place.invalid(place.shown_text(text), &detail)
+    });
 }
 
 fn list(schema: &Schema, items: &[Value], old: Old<'_>, place: Place<'_>, found: &mut Found) {
     if let Some(of) = &schema.items {
         let olds = old.items(schema);
         for (at, item) in items.iter().enumerate() {
+            if place.is_decided(found, old) {
+                return;
+            }
             let old = olds.as_ref().and_then(|olds| olds.of(item));
-            let path = complaints::item(place.path, at);
-            let below = Place {
-                path: &path,
-                ..place
-            };
+            let path = place.path_of(|| complaints::item(place.path, at));
+            let below = place.below(&path);
             node(of, item, Old::of(old.map(|(old, _)| old)), below, found);
         }
     }
@@ -423,11 +483,15 @@ fn list(schema: &Schema, items: &[Value], old: Old<'_>, place: Place<'_>, found:
     };
     let size = i64::try_from(items.len()).unwrap_or(i64::MAX);
     if let Some(min) = bounds.items.min.filter(|min| size < *min) {
-        found.add(place.invalid(size, &format!("should have at least {min} items")));
+        found.refuse(place, || {
+            place.invalid(size, &format!("should have at least {min} items"))
+        });
     }
     if let Some(max) = bounds.items.max.filter(|max| size > *max) {
-        let text = format!("{} in body should have at most {max} items", place.path);
-        found.add(too_many(place, items.len(), max, text));
+        found.refuse(place, || {
+            let text = format!("{} in body should have at most {max} items", place.path);
+            too_many(place, items.len(), max, text)
+        });
     }
 }
 
@@ -446,57 +510,62 @@ fn object(schema: &Schema, members: &Map, old: Old<'_>, place: Place<'_>, found:
     if let Some(bounds) = schema.bounds.as_deref() {
         let size = i64::try_from(members.len()).unwrap_or(i64::MAX);
         if let Some(min) = bounds.properties.min.filter(|min| size < *min) {
-            found.add(place.invalid(size, &format!("should have at least {min} properties")));
+            found.refuse(place, || {
+                place.invalid(size, &format!("should have at least {min} properties"))
+            });
         }
         if let Some(max) = bounds.properties.max.filter(|max| size > *max) {
-            let text = format!(
-                "{} in body should have at most {max} properties",
-                place.path
-            );
-            found.add(too_many(place, members.len(), max, text));
+            found.refuse(place, || {
+                let text = format!(
+                    "{} in body should have at most {max} properties",
+                    place.path
+                );
+                too_many(place, members.len(), max, text)
+            });
         }
     }
     for (name, value) in members.iter() {
-        let known = schema.property(name);
-        let (of, path) = match (known, &schema.additional) {
+        if place.is_decided(found, old) {
+            return;
+        }
+        let of = match (schema.property(name), &schema.additional) {
             (Some(_), _) | (None, Additional::Allowed) => continue,
             (None, Additional::Refused) => {
-                let path = complaints::member(place.path, name);
-                let text = format!("{path} in body is a forbidden property");
-                let bad = place.shown_text(name);
-                let error = FieldError::invalid(&Path::NIL, bad, text.clone());
-                found.add(place.complaint(place.path, error, text));
+                found.refuse(place, || forbidden(name, place));
                 continue;
             }
-            (None, Additional::Of(of)) => (of, complaints::member(place.path, name)),
+            (None, Additional::Of(of)) => of,
         };
-        let below = Place {
-            path: &path,
-            ..place
-        };
-        node(of, value, old.member(name), below, found);
+        let path = place.path_of(|| complaints::member(place.path, name));
+        node(of, value, old.member(name), place.below(&path), found);
     }
     for (name, of) in &schema.properties {
+        if place.is_decided(found, old) {
+            return;
+        }
         let Some(value) = members.get(name) else {
             continue;
         };
-        let path = match place.path {
+        let path = place.path_of(|| match place.path {
             "" => complaints::step(name).into_owned(),
             path => complaints::member(path, name),
-        };
-        let below = Place {
-            path: &path,
-            ..place
-        };
+        });
         // A change of these two cannot be seen: both objects are in one version.
-        let is_meta = place.is_top && place.path.is_empty();
-        let old = match is_meta && matches!(name.as_str(), "kind" | "apiVersion") {
+        let old = match place.is_top && matches!(name.as_str(), "kind" | "apiVersion") {
             true => Old::None,
             false => old.member(name),
         };
-        node(of, value, old, below, found);
+        node(of, value, old, place.below(&path), found);
     }
     missing(schema, members, place, found);
+}
+
+fn forbidden(name: &str, place: Place<'_>) -> Complaint {
+    let path = complaints::member(place.path, name);
+    let text = format!("{path} in body is a forbidden property");
+    let bad = place.shown_text(name);
+    let error = FieldError::invalid(&Path::NIL, bad, text.clone());
+    place.complaint(place.path, error, text)
 }
 
 /// Complains about required members that are not there.
@@ -506,94 +575,16 @@ fn missing(schema: &Schema, members: &Map, place: Place<'_>, found: &mut Found) 
         if place.budget.is_spent() {
             return;
         }
-        let path = complaints::member(place.path, name);
-        let error = FieldError::required(&Path::NIL, "");
-        let text = format!("{path} in body is required");
-        found.add(place.complaint(&path, error, text));
-    }
-}
-
-fn junction(junctors: &Junctors, value: &Value, old: Old<'_>, place: Place<'_>, found: &mut Found) {
-    let of = |schema: &Schema| {
-        let mut found = Found::default();
-        plain(schema, value, old, place, &mut found);
-        found
-    };
-    let shown = quote(place.path);
-    found.matches += 1;
-    if !junctors.any.is_empty() {
-        let (best, valid) = alternatives(junctors.any.iter().map(of), Stop::AtFirst);
-        if valid == 0 {
-            let text = format!("{shown} must validate at least one schema (anyOf)");
-            found.add(place.general(text));
-        }
-        found.merge(best);
-    }
-    if !junctors.one.is_empty() {
-        let (best, valid) = alternatives(junctors.one.iter().map(of), Stop::Never);
-        if valid == 1 {
-            found.merge(best);
-        } else {
-            let found_text = match valid {
-                0 => "Found none valid".to_owned(),
-                count => format!("Found {count} valid alternatives"),
-            };
-            let text =
-                format!("{shown} must validate one and only one schema (oneOf). {found_text}");
-            found.add(place.general(text));
-            if valid == 0 {
-                found.merge(best);
-            }
+        found.refuse(place, || {
+            let path = complaints::member(place.path, name);
+            let error = FieldError::required(&Path::NIL, "");
+            let text = format!("{path} in body is required");
+            place.complaint(&path, error, text)
+        });
+        if !place.has_complaints() {
+            return;
         }
     }
-    if !junctors.all.is_empty() {
-        let mut valid = 0;
-        for schema in &junctors.all {
-            let own = of(schema);
-            valid += usize::from(own.is_valid());
-            found.merge(own);
-        }
-        if valid != junctors.all.len() {
-            let none = if valid == 0 { ". None validated" } else { "" };
-            let text = format!("{shown} must validate all the schemas (allOf){none}");
-            found.add(place.general(text));
-        }
-    }
-    if junctors.not.as_ref().is_some_and(|not| of(not).is_valid()) {
-        let text = format!("{shown} must not validate the schema (not)");
-        found.add(place.general(text));
-    }
-}
-
-/// Says when the search through alternatives ends.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Stop {
-    AtFirst,
-    Never,
-}
-
-/// Returns the first valid alternative, else the one of which most checks were made, and the number
-/// of valid ones.
-fn alternatives(all: impl Iterator<Item = Found>, stop: Stop) -> (Found, usize) {
-    let (mut best, mut valid): (Option<Found>, usize) = (None, 0);
-    for found in all {
-        if found.is_valid() {
-            valid += 1;
-            if valid == 1 {
-                best = Some(found);
-            }
-            if stop == Stop::AtFirst {
-                break;
-            }
-        } else if valid == 0
-            && best
-                .as_ref()
-                .is_none_or(|best| found.matches > best.matches)
-        {
-            best = Some(found);
-        }
-    }
-    (best.unwrap_or_default(), valid)
 }
 
 #[cfg(test)]
@@ -737,6 +728,86 @@ mod tests {
         let schema = json!({"type": "array", "items": items});
         let texts = (0..20_000).map(|at| Value::from(format!("t{at}")));
         assert!(is_incomplete(&schema, &Value::Array(texts.collect())));
+    }
+
+    /// Returns a schema of objects with a kind, whose alternatives say by the kind what is required.
+    fn by_kind(alternatives: i64) -> Value {
+        let branches = (0..alternatives).map(|at| {
+            let kinds = (0..10).map(|kind| Value::from(format!("kind-{at}-{kind}")));
+            let mut branch = json!({"required": ["kind"]});
+            let kinds = Value::Array(kinds.collect());
+            branch.set(&["properties", "kind", "enum"], kinds);
+            branch
+        });
+        let mut schema = json!({"type": "object", "properties": {"kind": {"type": "string"}}});
+        schema.set(&["oneOf"], Value::Array(branches.collect()));
+        schema
+    }
+
+    #[test]
+    fn alternatives_that_lose_in_a_valid_object_cost_no_texts() {
+        let schema = json!({"type": "array", "items": (by_kind(20))});
+        let items = (0..5_000).map(|at| json!({"kind": (format!("kind-{}-7", at % 20))}));
+        let found = errors(&schema, &Value::Array(items.collect()));
+        assert!(found.is_empty(), "{:?}", found.first());
+    }
+
+    #[test]
+    fn a_value_that_no_alternative_allows_gets_the_complaints_of_one() {
+        let texts = |schema: &Value, value: &Value| -> Vec<String> {
+            let found = errors(schema, value);
+            found.into_iter().map(|error| error.detail).collect()
+        };
+        let branches = json!([{"minLength": 3i64}, {"type": "integer"}]);
+        let none = " in body should be at least 3 chars long";
+        let any = json!({"type": "string", "anyOf": (branches.clone())});
+        let said = "\"\" must validate at least one schema (anyOf)";
+        assert_eq!(texts(&any, &"a".into()), [said, none]);
+        let one = json!({"type": "string", "oneOf": (branches.clone())});
+        let said = "\"\" must validate one and only one schema (oneOf). Found none valid";
+        assert_eq!(texts(&one, &"a".into()), [said, none]);
+        assert!(texts(&one, &"abc".into()).is_empty());
+        let not = json!({"type": "string", "not": {"anyOf": (branches)}});
+        assert!(texts(&not, &"a".into()).is_empty());
+        let said = "\"\" must not validate the schema (not)";
+        assert_eq!(texts(&not, &"abc".into()), [said]);
+    }
+
+    #[test]
+    fn an_alternative_excuses_what_an_update_leaves_as_it_was() {
+        let branch = json!({"properties": {"a": {"minLength": 5i64}}});
+        let schema = json!({"type": "object", "anyOf": [(branch)]});
+        let known = Schema::compile(&schema).expect("it is shallow");
+        let is_allowed = |new: &Value, old: &Value| {
+            let change = Change::Updated(new, old);
+            validate(&known, change, None, &WorkBudget::default()).is_empty()
+        };
+        let old = json!({"a": "x", "b": 1i64});
+        assert!(is_allowed(&json!({"a": "x", "b": 2i64}), &old));
+        assert!(!is_allowed(&json!({"a": "y", "b": 1i64}), &old));
+    }
+
+    #[test]
+    fn comparisons_of_large_values_take_the_budget() {
+        let long = || Value::Array(vec![Value::from("x".repeat(1 << 20))]);
+        let branch = json!({"properties": {"a": {"maxItems": 0i64}}});
+        let mut schema = json!({"type": "object"});
+        schema.set(&["oneOf"], Value::Array(vec![branch; 2_000]));
+        let known = Schema::compile(&schema).expect("it is shallow");
+        let object = |b: i64| json!({"a": (long()), "b": b});
+        let (old, new, budget) = (object(1), object(2), WorkBudget::default());
+        validate(&known, Change::Updated(&new, &old), None, &budget);
+        assert!(budget.is_spent());
+        let lists = |count: i64| {
+            let begin = "x".repeat(10_000);
+            let list = |at: i64| Value::Array(vec![Value::from(format!("{begin}{at:04}"))]);
+            Value::Array((0..count).map(list).collect())
+        };
+        let mut items = json!({"type": "array"});
+        items.set(&["enum"], lists(1_000));
+        let schema = json!({"type": "array", "items": items});
+        assert!(is_incomplete(&schema, &lists(400)));
+        assert!(errors(&schema, &lists(10)).is_empty());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The limits of numbers.
 
-use super::check::{Complaint, Found, Place};
+use super::check::{Found, Place};
 use super::formats::Format;
 use super::schema::Schema;
 use polyplane_apimachinery::Value;
@@ -39,73 +39,90 @@ pub(super) fn number(schema: &Schema, value: &Value, place: Place<'_>, found: &m
         ))
     };
     if !in_range(value) {
-        found.add(out_of_range("Checked"));
+        found.refuse(place, || out_of_range("Checked"));
     }
     let Some(bounds) = schema.bounds.as_deref() else {
         return;
     };
     // Upstream compares numbers of the value's kind, but if the limit is none of the type, it compares
     // floating ones.
-    let mut limit = |bound: f64, what: &str, check: &dyn Fn(&Value) -> Option<Complaint>| {
+    let mut limit = |bound: f64, what: &str, check: &dyn Fn(&Value, &mut Found)| {
         let fits = in_range(&Value::Float(bound));
         if !fits {
-            found.add(out_of_range(what));
+            found.refuse(place, || out_of_range(what));
         }
-        let complaint = match value {
-            Value::Int(number) if !fits => check(&Value::Float(*number as f64)),
-            value => check(value),
-        };
-        if let Some(complaint) = complaint {
-            found.add(complaint);
+        match value {
+            Value::Int(number) if !fits => check(&Value::Float(*number as f64), found),
+            value => check(value, found),
         }
     };
     if let Some(factor) = bounds.multiple_of {
-        limit(factor, "MultipleOf", &|value: &Value| {
-            multiple(value, factor, place)
+        limit(factor, "MultipleOf", &|value: &Value, found: &mut Found| {
+            multiple(value, factor, place, found);
         });
     }
     if let Some((max, exclusive)) = bounds.maximum {
-        limit(max, "Maximum boundary", &|value: &Value| {
-            let text = beyond(value, max, exclusive, "less", |value, max| value > max);
-            text.map(|text| place.invalid(value.clone(), &text))
-        });
+        limit(
+            max,
+            "Maximum boundary",
+            &|value: &Value, found: &mut Found| {
+                let exceeds: Exceeds = |value, max| value > max;
+                beyond(value, (max, exclusive), ("less", exceeds), place, found);
+            },
+        );
     }
     if let Some((min, exclusive)) = bounds.minimum {
-        limit(min, "Minimum boundary", &|value: &Value| {
-            let text = beyond(value, min, exclusive, "greater", |value, min| value < min);
-            text.map(|text| place.invalid(value.clone(), &text))
-        });
+        limit(
+            min,
+            "Minimum boundary",
+            &|value: &Value, found: &mut Found| {
+                let exceeds: Exceeds = |value, min| value < min;
+                beyond(value, (min, exclusive), ("greater", exceeds), place, found);
+            },
+        );
     }
 }
 
-/// Returns the text about a number that is beyond a limit. Integers are compared as such.
+/// Says whether a number is on the wrong side of a limit.
+type Exceeds = fn(f64, f64) -> bool;
+
+/// Refuses a number that is beyond a limit. Integers are compared as such.
 fn beyond(
     value: &Value,
-    limit: f64,
-    exclusive: bool,
-    word: &str,
-    exceeds: fn(f64, f64) -> bool,
-) -> Option<String> {
-    let (is_beyond, is_equal, shown) = match value {
+    (limit, exclusive): (f64, bool),
+    (word, exceeds): (&str, Exceeds),
+    place: Place<'_>,
+    found: &mut Found,
+) {
+    let (is_beyond, is_equal) = match value {
         Value::Int(number) => {
             let whole = limit as i64;
             let beyond = match word {
                 "less" => *number > whole,
                 _ => *number < whole,
             };
-            (beyond, *number == whole, whole.to_string())
+            (beyond, *number == whole)
         }
-        Value::Float(number) => {
-            let shown = Bad::from(limit).to_string();
-            (exceeds(*number, limit), *number == limit, shown)
-        }
-        _ => return None,
+        Value::Float(number) => (exceeds(*number, limit), *number == limit),
+        _ => return,
     };
-    let or_equal = if exclusive { "" } else { " or equal to" };
-    (is_beyond || exclusive && is_equal).then(|| format!("should be {word} than{or_equal} {shown}"))
+    if !is_beyond && !(exclusive && is_equal) {
+        return;
+    }
+    found.refuse(place, || {
+        let shown = match value {
+            Value::Int(_) => (limit as i64).to_string(),
+            _ => Bad::from(limit).to_string(),
+        };
+        let or_equal = if exclusive { "" } else { " or equal to" };
+        place.invalid(
+            value.clone(),
+            &format!("should be {word} than{or_equal} {shown}"),
+        )
+    });
 }
 
-fn multiple(value: &Value, factor: f64, place: Place<'_>) -> Option<Complaint> {
+fn multiple(value: &Value, factor: f64, place: Place<'_>, found: &mut Found) {
     let (factor, is_positive, is_multiple) = match value {
         Value::Int(number) => {
             // A factor below one is zero then, as in Go.
@@ -121,18 +138,24 @@ fn multiple(value: &Value, factor: f64, place: Place<'_>) -> Option<Complaint> {
             };
             (Value::Float(factor), factor > 0.0, is_json_integer(parts))
         }
-        _ => return None,
+        _ => return,
     };
-    let shown = Bad::from(factor.clone()).to_string();
+    let shown = || Bad::from(factor.clone()).to_string();
     if !is_positive {
-        let text = format!(
-            "factor MultipleOf declared for {} must be positive: {shown}",
-            place.path
-        );
-        return Some(place.about(factor, text));
+        found.refuse(place, || {
+            let text = format!(
+                "factor MultipleOf declared for {} must be positive: {}",
+                place.path,
+                shown()
+            );
+            place.about(factor.clone(), text)
+        });
+    } else if !is_multiple {
+        found.refuse(place, || {
+            let text = format!("should be a multiple of {}", shown());
+            place.invalid(value.clone(), &text)
+        });
     }
-    (!is_multiple)
-        .then(|| place.invalid(value.clone(), &format!("should be a multiple of {shown}")))
 }
 
 /// Returns whether a number is an integer that JSON can carry, within upstream's tolerance.
