@@ -6,7 +6,7 @@ use super::{CALL_COST_MAX, Message, OBJECT_COST_MAX, Rule, RuleNode, complaint};
 use crate::complaints;
 use crate::validation::{ByKeys, Counterparts, Schema};
 use polyplane_apimachinery::Value;
-use polyplane_apimachinery::complaints::{Room, STEP_BYTES_MAX};
+use polyplane_apimachinery::complaints::{Room, STEP_BYTES_MAX, shortened};
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::quote::quote;
 use polyplane_cel::{Fault, Value as CelValue, WorkBudget};
@@ -14,6 +14,9 @@ use std::cell::Cell;
 
 /// Bytes of the longest message that an expression may make.
 const MESSAGE_BYTES_MAX: usize = 5 << 10;
+/// Bytes of a warning: more than the 4096 characters from which on clients get the beginning of each warning. With
+/// more, one about a long text would leave no room for those after it.
+const WARNING_BYTES_MAX: usize = 16 << 10;
 const OUT_OF_BUDGET: &str =
     "validation failed due to running out of cost budget, no further validation rules will be run";
 
@@ -198,16 +201,19 @@ struct Evaluation<'s> {
 
 impl Evaluation<'_> {
     fn add(&mut self, error: FieldError) {
-        let error = self.counted(error);
-        self.findings.errors.push(error);
-    }
-
-    /// Counts a complaint; returns it with the place as it is shown.
-    fn counted(&mut self, error: FieldError) -> FieldError {
         let field = complaints::path(error.field);
         let error = FieldError { field, ..error };
         self.said.take(error.bytes());
-        error
+        self.findings.errors.push(error);
+    }
+
+    /// Adds the complaint about a value that may stay as it is.
+    fn warn(&mut self, error: FieldError) {
+        let field = complaints::path(error.field);
+        let text = FieldError { field, ..error }.to_string();
+        let text = shortened(&text, WARNING_BYTES_MAX).into_owned();
+        self.said.take(text.len());
+        self.findings.warnings.push(text);
     }
 
     /// Checks that more can be said. The object is refused already; a million of parts would each say it again.
@@ -505,8 +511,7 @@ impl Evaluation<'_> {
             },
         };
         if warns {
-            let error = self.counted(error);
-            self.findings.warnings.push(error.to_string());
+            self.warn(error);
             if outcome.is_err() && self.budget.is_spent() {
                 // The rules that are left are not checked, for a reason that upstream does not have.
                 self.add(FieldError::invalid(path, node.of.as_str(), OUT_OF_BUDGET));
@@ -601,6 +606,19 @@ mod tests {
         let found = of(&schema, &same, Some(&same));
         assert!(found.errors.is_empty() && !found.warnings.is_empty());
         assert!(bytes(&found) < bound, "{}", bytes(&found));
+    }
+
+    #[test]
+    fn a_warning_about_a_long_text_leaves_room_for_the_next() {
+        let rules = json!([{"rule": "self.size() < 0"}]);
+        let items = json!({"type": "string", "x-kubernetes-validations": rules});
+        let schema = json!({"type": "array", "items": items});
+        let same = json!([("x".repeat(2 * BYTES_MAX)), "b"]);
+        let found = of(&schema, &same, Some(&same));
+        assert!(found.errors.is_empty());
+        let lengths: Vec<usize> = found.warnings.iter().map(String::len).collect();
+        assert_eq!(lengths.len(), 2);
+        assert!((4096..2 * WARNING_BYTES_MAX).contains(&lengths[0]));
     }
 
     #[test]
