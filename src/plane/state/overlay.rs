@@ -362,12 +362,23 @@ impl Derive {
         };
         let row = |object: Option<&crate::ObjectRef>| row_of(derivation, object?.entry());
         let (before, after) = (row(event.previous()), row(event.current()));
-        let view = |row: &Row| (row.resource.clone(), row.view);
-        if before.as_ref().map(view) == after.as_ref().map(view) {
+        redefined(before.as_ref(), after.as_ref())
+    }
+
+    /// Like [`Self::defined`], for one change between two overlays. They have the rows of the object, which may have
+    /// megabytes, so nothing is derived.
+    pub(crate) fn changed(
+        [before, after]: [Option<&Arc<Overlay>>; 2],
+        key: &Key,
+        version: Version,
+    ) -> Vec<(Prefix, Version)> {
+        if before.map(Arc::as_ptr) == after.map(Arc::as_ptr) {
             return Vec::new();
         }
-        let both = before.into_iter().chain(after);
-        both.map(|row| row.resource).collect()
+        let before = before.and_then(|overlay| overlay.row_of_object(key));
+        let after = after.and_then(|overlay| overlay.row_of_object(key));
+        let resources = redefined(before, after).into_iter();
+        resources.map(|resource| (resource, version)).collect()
     }
 
     fn of(&self, key: &Key) -> Option<&Arc<dyn Derivation>> {
@@ -383,6 +394,18 @@ fn row_of(derivation: &Arc<dyn Derivation>, entry: &Entry) -> Option<Row> {
         extra: &[],
         body: SourceBody(entry),
     })
+}
+
+/// Returns the resources that the rows of an object before and after a change define differently.
+fn redefined(before: Option<&Row>, after: Option<&Row>) -> Vec<Prefix> {
+    fn view(row: &Row) -> (&Prefix, ContentId) {
+        (&row.resource, row.view)
+    }
+    if before.map(view) == after.map(view) {
+        return Vec::new();
+    }
+    let both = before.into_iter().chain(after);
+    both.map(|row| row.resource.clone()).collect()
 }
 
 /// Returns whether two rows are equal in everything that can be seen.

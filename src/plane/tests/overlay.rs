@@ -13,6 +13,8 @@ use crate::state::overlay::Derive;
 struct ByLabelText {
     overlays: ByContent<Overlay>,
     texts: ByContent<String>,
+    /// How many rows were derived.
+    derived: AtomicUsize,
 }
 
 impl Derivation for ByLabelText {
@@ -21,6 +23,7 @@ impl Derivation for ByLabelText {
     }
 
     fn row(&self, source: &Source<'_>) -> Option<Row> {
+        self.derived.fetch_add(1, Ordering::Relaxed);
         let labels: serde_json::Value = serde_json::from_slice(source.labels).ok()?;
         let text = labels["l"].as_str()?;
         let mut parts = text.strip_prefix("def.")?.splitn(3, '.');
@@ -347,6 +350,22 @@ async fn a_watch_ends_with_its_view_and_goes_on_only_from_above_the_change() {
     assert_eq!(old.expect_err("another one"), cause);
     let new = successor.watch(scope(), WatchFrom::After(defined)).await;
     new.expect("from its definition on");
+}
+
+/// A definition may have megabytes, and its row is derived while the plane's other writes wait.
+#[tokio::test]
+async fn a_write_is_derived_once_when_it_is_accepted_and_once_when_it_is_published() {
+    let site = Site::new();
+    let shared = Arc::new(ByLabelText::default());
+    let derivation: Arc<dyn Derivation> = shared.clone();
+    let plane = site.open_with("a", with(&derivation)).await;
+    for text in ["1.a", "1.a", "1.b", "2.b"] {
+        let before = shared.derived.load(Ordering::Relaxed);
+        let done = plane.submit(write(vec![define(text)])).await;
+        done.expect("fine");
+        let derived = shared.derived.load(Ordering::Relaxed) - before;
+        assert!(derived <= 2, "{text}: {derived}");
+    }
 }
 
 /// Each overlay that planes may share is hashed as a whole, and known by then. So the known ones count that.

@@ -33,6 +33,7 @@ use crate::key::{Key, Prefix};
 use crate::plane::Plane;
 use crate::record::{KeySpace, Record, decode};
 use crate::state::entry::{Entry, NewObject, Versions};
+use crate::state::overlay::Derive;
 use crate::version::{Stamp, Version};
 use crate::write::committer::CommitPart;
 
@@ -266,6 +267,7 @@ impl Plane {
         let context = self.context();
         let mut root = (*self.published()).clone();
         let mut events = Vec::with_capacity(changes.len());
+        let mut defined = Vec::new();
         let mut done = Vec::with_capacity(changes.len());
         for ExternalChange {
             version,
@@ -285,10 +287,13 @@ impl Plane {
             if previous.is_none() && current.is_none() {
                 continue;
             }
+            let known = root.overlay.clone();
             match &current {
                 Some(entry) => root.put(Arc::clone(entry), context),
                 None => root.remove(&key, context),
             };
+            let overlays = [known.as_ref(), root.overlay.as_ref()];
+            defined.extend(Derive::changed(overlays, &key, version));
             let object = current.as_ref().map(|entry| root.object(entry));
             events.push(Event::new(version, key.clone(), previous, object));
             done.push((key, current));
@@ -296,7 +301,6 @@ impl Plane {
         root.head = root.head.max(Version::after(self.base(), revision));
         let head = root.head;
         self.set_revision(revision);
-        let defined = context.derive.defined(&events);
         let publish = || self.publish(root);
         self.log().append(&events, &defined, head, publish);
         self.sequencer().lock().apply_external(&done, head, context);

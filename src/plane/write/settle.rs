@@ -19,9 +19,11 @@ use tokio::sync::Notify;
 use crate::guard::{BarrierError, Intake, NotDone};
 use crate::history::event::Event;
 use crate::history::watch::Ended;
+use crate::key::Prefix;
 use crate::plane::Plane;
 use crate::state::Root;
 use crate::state::entry::{Entry, Versions};
+use crate::state::overlay::Derive;
 use crate::version::Version;
 use crate::write::committer::{CommitPart, encode};
 use crate::write::prepared_write::{Committed, SubmitError, Written};
@@ -44,6 +46,8 @@ enum PartOutcome {
 struct Landing {
     root: Root,
     events: Vec<Arc<Event>>,
+    /// The resources whose definitions the events change, each with the version of the change.
+    defined: Vec<(Prefix, Version)>,
     entries: Vec<Arc<Entry>>,
     answers: Vec<Committed>,
 }
@@ -64,9 +68,8 @@ impl Plane {
         self.note_expiries(&landing.events);
         self.set_revision(revision);
         let published = landing.root.clone();
-        let defined = self.context().derive.defined(&landing.events);
         self.log()
-            .append(&landing.events, &defined, published.head, || {
+            .append(&landing.events, &landing.defined, published.head, || {
                 self.publish(landing.root);
             });
         if part.is_withheld {
@@ -392,6 +395,7 @@ impl Plane {
         let before = self.published();
         let mut root = (*before).clone();
         let mut events = Vec::new();
+        let mut defined = Vec::new();
         let mut entries = Vec::new();
         let mut answers = Vec::with_capacity(part.writes.len());
         let mut index = part.index;
@@ -400,10 +404,13 @@ impl Plane {
             let mut last = Version::ZERO;
             if let Some(commit) = &write.layers {
                 let version = Version::new(self.base(), revision, index);
-                events.extend(commit.land(&mut root, context, version));
+                let landed = commit.land(&mut root, context, version);
+                defined.extend(context.derive.defined(&landed));
+                events.extend(landed);
                 last = version.end_of_revision();
             }
             for operation in &write.operations {
+                let known = root.overlay.clone();
                 let version = Version::new(self.base(), revision, index);
                 let (previous, current) = match &operation.change {
                     QueuedChange::Put { entry, .. } => {
@@ -418,6 +425,8 @@ impl Plane {
                     }
                     QueuedChange::Delete(key) => (root.remove(key, context), None),
                 };
+                let overlays = [known.as_ref(), root.overlay.as_ref()];
+                defined.extend(Derive::changed(overlays, operation.key(), version));
                 let previous = previous.map(|entry| root.object(&entry));
                 let current = current.map(|entry| root.object(&entry));
                 let object = current.clone().or_else(|| previous.clone());
@@ -445,6 +454,7 @@ impl Plane {
         Landing {
             root,
             events,
+            defined,
             entries,
             answers,
         }
