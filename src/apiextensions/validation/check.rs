@@ -23,6 +23,9 @@ const NODE_PARTS: usize = 5;
 const COMPLAINT_PARTS: usize = 20;
 /// Units of work of a byte of a complaint: it is quoted, and copied some times.
 const BYTE_WORK: u64 = 1;
+/// The work of a check of a text's format, in reads of the text: 20 nanoseconds for each byte, which durations and
+/// addresses of mail may take.
+const FORMAT_READS: usize = 64;
 /// The work of writing an allowed value into a complaint, in parts.
 const ALLOWED_PARTS: usize = 20;
 
@@ -368,8 +371,9 @@ fn string(schema: &Schema, text: &Str, place: Place<'_>, found: &mut Found) {
     let bounds = schema.bounds.as_deref();
     let format = schema.format.filter(|format| format.is_of_text());
     // Alternatives may count and copy a long text again and again.
-    let is_read = bounds.is_some() || format.is_some();
-    if is_read && place.budget.read(text.len()).is_err() {
+    let reads = usize::from(bounds.is_some()) + format.map_or(0, |_| FORMAT_READS);
+    let bytes = text.len().saturating_mul(reads);
+    if reads > 0 && place.budget.read(bytes).is_err() {
         return;
     }
     if let Some(bounds) = bounds {
@@ -808,6 +812,15 @@ mod tests {
         let schema = json!({"type": "array", "items": items});
         assert!(is_incomplete(&schema, &lists(400)));
         assert!(errors(&schema, &lists(10)).is_empty());
+    }
+
+    #[test]
+    fn formats_of_a_long_text_take_the_budget() {
+        let format = json!({"format": "duration"});
+        let mut schema = json!({"type": "string"});
+        schema.set(&["anyOf"], Value::Array(vec![format; 100]));
+        assert!(is_incomplete(&schema, &"1 ".repeat(1 << 20).into()));
+        assert!(errors(&schema, &"1 day".into()).is_empty());
     }
 
     #[test]

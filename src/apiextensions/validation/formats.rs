@@ -65,7 +65,13 @@ pub(super) fn of(name: &str, types: &str) -> Option<Format> {
         (_, "") => None,
         // Two types are as none.
         ("" | "string" | "integer,string", name) => {
-            TEXTS.iter().find(|row| row.name == name).map(Format::Text)
+            let exact = TEXTS.iter().find(|row| row.name == name);
+            // Upstream looks for the name without its dashes.
+            let found = exact.or_else(|| {
+                let plain = name.replace('-', "");
+                TEXTS.iter().find(|row| row.name.replace('-', "") == plain)
+            });
+            found.map(Format::Text)
         }
         ("integer", "int32") => Some(Format::Int32),
         ("integer", "int64") => Some(Format::Int64),
@@ -133,18 +139,23 @@ pattern!(
     RGB_COLOR,
     r"^rgb\(\s*(0|[1-9][0-9]?|1[0-9][0-9]?|2[0-4][0-9]|25[0-5])\s*,\s*(0|[1-9][0-9]?|1[0-9][0-9]?|2[0-4][0-9]|25[0-5])\s*,\s*(0|[1-9][0-9]?|1[0-9][0-9]?|2[0-4][0-9]|25[0-5])\s*\)$"
 );
-pattern!(DURATION_PART, r"([0-9]+)\s*([A-Za-zµ]+)");
 pattern!(
     HOSTNAME,
     r"^([a-zA-Z0-9\p{S}\p{L}]((-?[a-zA-Z0-9\p{S}\p{L}]{0,62})?)|([a-zA-Z0-9\p{S}\p{L}](([a-zA-Z0-9-\p{S}\p{L}]{0,61}[a-zA-Z0-9\p{S}\p{L}])?)(\.)){1,}([a-zA-Z\p{L}]){2,63})$"
 );
 
 fn is_hostname(text: &str) -> bool {
-    let fits = HOSTNAME.is_match(text) && text.len() <= 255;
+    // The length first: the pattern takes microseconds for some letters.
+    let fits = text.len() <= 255 && HOSTNAME.is_match(text);
     fits && text.split('.').all(|part| part.len() <= 63)
 }
 
 fn is_mac(text: &str) -> bool {
+    /// Bytes of the longest address, of twenty pairs.
+    const BYTES_MAX: usize = 59;
+    if text.len() > BYTES_MAX {
+        return false;
+    }
     let hex = |part: &str, length: usize| {
         part.len() == length && part.bytes().all(|byte| byte.is_ascii_hexdigit())
     };
@@ -271,9 +282,11 @@ pub(crate) fn duration(text: &str) -> Option<i64> {
         return Some(duration);
     }
     let mut sum = None;
-    for part in DURATION_PART.captures_iter(text) {
-        let count: i64 = part[1].parse().ok()?;
-        let unit = part[2].to_lowercase();
+    let mut rest = text;
+    while let Some((count, unit, after)) = counted(rest) {
+        rest = after;
+        let count: i64 = count.parse().ok()?;
+        let unit = unit.to_lowercase();
         for (names, size) in UNITS {
             let last = names.last().copied().unwrap_or("");
             if unit.starts_with(last) || names.contains(&&*unit) {
@@ -284,6 +297,24 @@ pub(crate) fn duration(text: &str) -> Option<i64> {
         }
     }
     sum
+}
+
+/// Returns the first number of a text that has letters behind it, these letters, and what is behind them.
+fn counted(text: &str) -> Option<(&str, &str, &str)> {
+    let mut rest = text;
+    loop {
+        let from = &rest[rest.find(|letter: char| letter.is_ascii_digit())?..];
+        let is_digit = |letter: char| letter.is_ascii_digit();
+        let is_letter = |letter: char| letter.is_ascii_alphabetic() || letter == 'µ';
+        let digits = from.len() - from.trim_start_matches(is_digit).len();
+        let (count, after) = from.split_at(digits);
+        let unit = after.trim_start_matches([' ', '\t', '\n', '\r', '\u{c}']);
+        let end = unit.trim_start_matches(is_letter);
+        if end.len() < unit.len() {
+            return Some((count, &unit[..unit.len() - end.len()], end));
+        }
+        rest = after;
+    }
 }
 
 #[cfg(test)]
@@ -297,7 +328,28 @@ mod tests {
         &'static [&'static str],
     );
 
-    const CASES: [Case; 11] = [
+    const CASES: [Case; 12] = [
+        (
+            "duration",
+            &[
+                "1h30m",
+                "1 day",
+                "2w 3h",
+                "1\tsec",
+                "x 1  d",
+                "1 2 hours",
+                "5µs",
+            ],
+            &[
+                "",
+                "1",
+                "day",
+                "1 2",
+                "1 x",
+                "1\u{a0}day",
+                "99999999999999999999 s",
+            ],
+        ),
         (
             "date",
             &["2024-02-29", "0000-01-01", "9999-12-31"],
@@ -424,6 +476,9 @@ mod tests {
     #[test]
     fn formats_of_texts_are_for_those_that_may_be_numbers_too() {
         assert!(of("date", "integer,string").is_some());
+        assert_eq!(of("hex-color", "string"), of("hexcolor", "string"));
+        assert!(of("hex-color", "string").is_some());
+        assert_eq!(of("hex-colour", "string"), None);
         assert_eq!(of("date", "integer"), None);
         assert_eq!(of("int32", "integer,string"), None);
     }
