@@ -18,6 +18,7 @@ use polyplane_registry::kinds::conversion::PreparedIn;
 use polyplane_registry::kinds::custom::ScalePaths;
 use polyplane_registry::metadata;
 use polyplane_registry::strategy::{Context, Strategy};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// The greatest number of replicas.
@@ -226,21 +227,18 @@ fn accessor_error(path: &str, value: &Value, wanted: &str) -> String {
 
 /// Returns the warnings about finalizers that were not there before.
 fn finalizer_warnings(object: &Value, old: Option<&Value>) -> Vec<String> {
-    let names = |object: &'_ Value| -> Vec<String> {
+    /// A set: an object may have a hundred thousand, before and after.
+    fn names(object: &Value) -> BTreeSet<&str> {
         let names = metadata::strings(&object["metadata"]["finalizers"]);
-        names.into_iter().map(str::to_owned).collect()
-    };
+        names.into_iter().collect()
+    }
     let known = old.map(names).unwrap_or_default();
-    let mut added = names(object);
-    added.retain(|name| !known.contains(name));
-    added.sort();
-    added.dedup();
     let field = "metadata.finalizers";
     let mut warnings = Vec::new();
-    for name in added {
-        let complaints = qualified_name(&name).into_iter();
+    for name in names(object).difference(&known).copied() {
+        let complaints = qualified_name(name).into_iter();
         warnings.extend(complaints.map(|complaint| format!("{field}: {name:?}: {complaint}")));
-        if !name.contains('/') && !STANDARD_FINALIZERS.contains(&name.as_str()) {
+        if !name.contains('/') && !STANDARD_FINALIZERS.contains(&name) {
             let path = match name.contains('.') {
                 true => " including a path (/)",
                 false => "",
@@ -310,6 +308,36 @@ impl Strategy for CustomObject {
 mod tests {
     use super::*;
     use polyplane_apimachinery::json;
+
+    #[test]
+    fn finalizers_are_warned_about_once_and_not_again() {
+        let object = |names: &[&str]| {
+            let names = names.iter().map(|name| Value::string(*name));
+            let mut object = Value::object();
+            let names = Value::Array(names.collect());
+            object.set(&["metadata", "finalizers"], names);
+            object
+        };
+        let old = object(&["old", "orphan"]);
+        let new = object(&["b.c", "old", "a", "a", "x.io/y"]);
+        let prefers = |name: &str, path: &str| {
+            format!(
+                "metadata.finalizers: {name:?}: prefer a domain-qualified finalizer name{path} to avoid accidental conflicts with other finalizer writers"
+            )
+        };
+        let wanted = [prefers("a", ""), prefers("b.c", " including a path (/)")];
+        assert_eq!(finalizer_warnings(&new, Some(&old)), wanted);
+    }
+
+    /// To compare each with all would take minutes.
+    #[test]
+    fn very_many_finalizers_are_looked_up() {
+        let names = (0..200_000).map(|at| Value::from(format!("x.io/{at:06}")));
+        let mut object = Value::object();
+        let names = Value::Array(names.collect());
+        object.set(&["metadata", "finalizers"], names);
+        assert!(finalizer_warnings(&object, Some(&object)).is_empty());
+    }
 
     #[test]
     fn a_number_of_replicas_that_is_no_integer_is_shown_as_go_prints_it() {
