@@ -3,8 +3,11 @@
 //! A place that becomes free goes to whoever is next by [`Turns`]: to the plane that has used the least.
 //! The queue holds one channel for each that waits.
 //!
-//! Work cannot be interrupted, and the work of one plane may take long. So a plane that has no place gets a further
-//! one when it has waited for [`LEND_AFTER`], as long as there are not twice as many taken as there are.
+//! Work cannot be interrupted, and the work of one plane may take long. So a further place is lent when a plane that
+//! has none has waited for [`LEND_AFTER`], as long as there are not twice as many taken as there are, or thrice after a
+//! second. It is lent in the same order, to the plane that has used the least of those that have none. If each request
+//! took what is free when its own time is over, a plane with very many requests would nearly always be the first, and
+//! one with a single request would wait for most of them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,6 +22,14 @@ use crate::turns::{Started, Turns, VirtualTime};
 /// How long a plane waits for its first place. With less, planes that all have work would use more threads than there
 /// are CPUs for it; with more, a plane waits longer for the work of others.
 const LEND_AFTER: Duration = Duration::from_millis(50);
+/// How many times as many places as there are may be taken. With more, long work would leave little of the CPUs to short
+/// work; with fewer, there would be no thread for a plane that has none.
+const LENT_TIMES: usize = 2;
+/// The same once a plane has had no place for [`LATE_WAITS`].
+const LENT_TIMES_LATE: usize = 3;
+/// Waits of [`LEND_AFTER`] in a row after which a plane is late: a second. With fewer, there would be more threads for
+/// work that is merely long; with more, a plane waits longer for work that does not end.
+const LATE_WAITS: usize = 20;
 
 /// The places that all planes share.
 #[derive(Debug)]
@@ -58,6 +69,11 @@ impl Place {
         if let Some(started) = self.started.take() {
             self.meter.flow().give_back(started);
         }
+    }
+
+    /// Drops a place that nobody has wanted, without letting the next one in.
+    fn discard(mut self) {
+        self.places = None;
     }
 }
 
@@ -118,32 +134,55 @@ impl Places {
             waiting
         };
         let mut waiting = waiting;
+        let mut waits = 0;
         loop {
             tokio::select! {
+                // The place first: with one, nothing needs to be lent.
+                biased;
                 given = &mut waiting => {
                     return given.expect("the queue drops no sender before it has sent");
                 }
                 () = tokio::time::sleep(LEND_AFTER) => {
-                    if let Some(place) = self.lend(meter) {
-                        waiting.close();
-                        let is_wanted = |sender: &oneshot::Sender<Place>| !sender.is_closed();
-                        self.inside.lock().queue.leave(meter, is_wanted);
-                        return place;
+                    waits = match has_none(meter) {
+                        true => waits + 1,
+                        false => 0,
+                    };
+                    if waits > 0 {
+                        self.lend(waits);
                     }
                 }
             }
         }
     }
 
-    /// Returns a place beyond those that there are, for a plane that has none.
-    fn lend(self: &Arc<Self>, meter: &Arc<PlaneMeter>) -> Option<Place> {
-        let mut inside = self.inside.lock();
-        let has_none = meter.places().load(Ordering::Relaxed) == 0;
-        let may_lend = has_none && inside.taken < 2 * inside.places;
-        may_lend.then(|| {
-            inside.taken += 1;
-            self.place(meter, meter.flow().start(&self.time))
-        })
+    /// Gives a place beyond those that there are to whoever goes next among the planes that have none, because one of
+    /// them has waited so many times for [`LEND_AFTER`].
+    fn lend(self: &Arc<Self>, waits: usize) {
+        let times = match waits < LATE_WAITS {
+            true => LENT_TIMES,
+            false => LENT_TIMES_LATE,
+        };
+        loop {
+            let (sender, place) = {
+                let mut inside = self.inside.lock();
+                if inside.taken >= inside.places.saturating_mul(times) {
+                    return;
+                }
+                let next = inside.queue.pop_among(&self.time, has_none);
+                let Some((meter, sender, started)) = next else {
+                    return;
+                };
+                inside.taken += 1;
+                // Under the lock, so that no other wait finds the plane without a place.
+                (sender, self.place(&meter, started))
+            };
+            let Err(unwanted) = sender.send(place) else {
+                return;
+            };
+            // Nobody waits for it any more.
+            unwanted.discard();
+            self.inside.lock().taken -= 1;
+        }
     }
 
     fn place(self: &Arc<Self>, meter: &Arc<PlaneMeter>, started: Started) -> Place {
@@ -171,14 +210,18 @@ impl Places {
                 };
                 next
             };
-            let Err(mut unwanted) = sender.send(self.place(&meter, started)) else {
+            let Err(unwanted) = sender.send(self.place(&meter, started)) else {
                 return;
             };
             // Nobody waits for it any more, so the place stays here for the next one.
-            unwanted.give_back();
-            unwanted.places = None;
+            unwanted.discard();
         }
     }
+}
+
+/// Returns whether a plane has no place.
+fn has_none(meter: &PlaneMeter) -> bool {
+    meter.places().load(Ordering::Relaxed) == 0
 }
 
 #[cfg(test)]
@@ -246,6 +289,61 @@ mod tests {
         }
         drop(lent);
         assert_eq!(places.taken(), 1);
+        drop(held);
+        assert_eq!(places.taken(), 0);
+    }
+
+    /// Takes a place, works for a second, and notes for whom.
+    fn work(
+        places: &Arc<Places>,
+        meter: &Arc<PlaneMeter>,
+        served: &Arc<Mutex<Vec<usize>>>,
+    ) -> tokio::task::JoinHandle<()> {
+        let (places, meter) = (Arc::clone(places), Arc::clone(meter));
+        let served = Arc::clone(served);
+        tokio::spawn(async move {
+            let mut place = places.enter(&meter, 1).await;
+            served.lock().push(Arc::as_ptr(&meter).addr());
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            place.settle(1_000_000_000);
+        })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_place_is_lent_to_the_plane_that_has_used_the_least_and_not_to_the_one_with_most_requests()
+     {
+        let (places, served) = (places(), Arc::default());
+        let floods: Vec<Arc<PlaneMeter>> = (0..3).map(|_| Arc::default()).collect();
+        let modest = Arc::default();
+        let mut tasks = Vec::new();
+        for _ in 0..20 {
+            tasks.extend(floods.iter().map(|flood| work(&places, flood, &served)));
+        }
+        // All floods have had a place by now, and two of them have one.
+        while served.lock().len() < 5 {
+            tokio::time::sleep(LEND_AFTER).await;
+        }
+        let before = served.lock().len();
+        work(&places, &modest, &served).await.expect("no panic");
+        let own = Arc::as_ptr(&modest).addr();
+        let place = served.lock().iter().position(|plane| *plane == own);
+        assert!(place.is_some_and(|place| place < before + 4), "{place:?}");
+        tasks.iter().for_each(tokio::task::JoinHandle::abort);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_plane_gets_a_place_beside_others_whose_work_does_not_end() {
+        let places = places();
+        let mut held = Vec::new();
+        for _ in 0..LENT_TIMES_LATE {
+            let meter = Arc::default();
+            let entered = tokio::time::timeout(Duration::from_secs(10), places.enter(&meter, 1));
+            held.push(entered.await.expect("one is lent"));
+        }
+        // Not without end: there must be a CPU for short work.
+        let meter = Arc::default();
+        let entered = tokio::time::timeout(Duration::from_secs(10), places.enter(&meter, 1));
+        assert!(entered.await.is_err());
         drop(held);
         assert_eq!(places.taken(), 0);
     }

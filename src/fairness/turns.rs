@@ -355,31 +355,57 @@ impl<T> Turns<T> {
         loop {
             let turn = self.order.pop_first()?;
             let waiting = self.waiting.get_mut(&turn.key)?;
-            let flow = waiting.meter.flow();
             // A request of the plane may have cost more than expected since.
-            let next = flow.next_start(time);
+            let next = waiting.meter.flow().next_start(time);
             if next > turn.start && self.order.first().is_some_and(|other| other.start < next) {
                 waiting.turn.start = next;
                 self.order.insert(waiting.turn);
                 continue;
             }
-            let request = waiting.requests.pop_front()?;
-            self.length -= 1;
-            let started = flow.start(time);
-            let meter = Arc::clone(&waiting.meter);
-            if waiting.requests.is_empty() {
-                self.waiting.remove(&turn.key);
-            } else {
-                self.arrivals += 1;
-                waiting.turn = Turn {
-                    start: flow.next_start(time),
-                    arrival: self.arrivals,
-                    key: turn.key,
-                };
-                self.order.insert(waiting.turn);
-            }
-            return Some((meter, request, started));
+            return self.give_turn(turn.key, time);
         }
+    }
+
+    /// As [`Self::pop`], among the planes that `may_go`. Looks at all planes that wait.
+    pub fn pop_among(
+        &mut self,
+        time: &VirtualTime,
+        may_go: impl Fn(&PlaneMeter) -> bool,
+    ) -> Option<(Arc<PlaneMeter>, T, Started)> {
+        let waiting = self.waiting.values();
+        let may_go = waiting.filter(|waiting| may_go(&waiting.meter));
+        let next = may_go.min_by_key(|waiting| {
+            let start = waiting.meter.flow().next_start(time);
+            (start, waiting.turn.arrival)
+        });
+        let turn = next?.turn;
+        self.order.remove(&turn);
+        self.give_turn(turn.key, time)
+    }
+
+    /// Gives its turn to the first request of a plane that is not in `order`.
+    fn give_turn(
+        &mut self,
+        key: usize,
+        time: &VirtualTime,
+    ) -> Option<(Arc<PlaneMeter>, T, Started)> {
+        let waiting = self.waiting.get_mut(&key)?;
+        let request = waiting.requests.pop_front()?;
+        self.length -= 1;
+        let meter = Arc::clone(&waiting.meter);
+        let started = meter.flow().start(time);
+        if waiting.requests.is_empty() {
+            self.waiting.remove(&key);
+        } else {
+            self.arrivals += 1;
+            waiting.turn = Turn {
+                start: meter.flow().next_start(time),
+                arrival: self.arrivals,
+                key,
+            };
+            self.order.insert(waiting.turn);
+        }
+        Some((meter, request, started))
     }
 }
 

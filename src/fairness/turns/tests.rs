@@ -189,6 +189,30 @@ fn what_turns_have_cost_is_not_dropped() {
 }
 
 #[test]
+fn the_next_among_some_planes_is_the_one_that_has_used_the_least_of_them() {
+    let (time, mut turns) = (VirtualTime::default(), Turns::default());
+    let planes: Vec<Arc<PlaneMeter>> = (0..4).map(|_| Arc::default()).collect();
+    for (at, plane) in planes.iter().enumerate() {
+        turns.push(plane, at, &time);
+        turns.push(plane, at, &time);
+        // Known only after they have begun to wait.
+        plane.flow().charge([40, 10, 30, 20][at] * CREDIT_MAX);
+    }
+    let may_go = |meter: &PlaneMeter| !std::ptr::eq(meter, &*planes[1]);
+    let (_, next, started) = turns.pop_among(&time, may_go).expect("three may go");
+    assert_eq!(next, 3);
+    planes[3].flow().settle(started, FIRST_COST);
+    assert!(turns.pop_among(&time, |_| false).is_none());
+    let mut order = Vec::new();
+    while let Some((plane, at, started)) = turns.pop(&time) {
+        plane.flow().settle(started, FIRST_COST);
+        order.push(at);
+    }
+    assert_eq!(order, [1, 1, 3, 2, 2, 0, 0]);
+    assert!(turns.is_empty() && turns.order.is_empty() && turns.waiting.is_empty());
+}
+
+#[test]
 fn a_plane_that_gives_up_in_debt_leaves_nothing() {
     let time = VirtualTime::default();
     let (debtor, other) = (Arc::<PlaneMeter>::default(), Arc::<PlaneMeter>::default());
