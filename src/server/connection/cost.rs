@@ -6,10 +6,13 @@
 //! as a whole. What is not charged by then is divided among the planes for which the connection has worked, in
 //! proportion to that work. A request that has moved to a task of its own is measured in the same way there.
 //!
+//! A connection between replicas carries the requests of many planes. At the owner it is paid for as a client's is: each
+//! request has a task of its own. The replica that forwards does no work for a request but that of the connection, so
+//! there the planes pay by frames and bytes ([`Shares::add`]).
+//!
 //! Invariant: no measured time is charged twice. What is charged within a poll is noted with [`note`], in whatever
 //! module that is. What was charged by an estimate, such as a nanosecond for each byte of an answer, is worked off in
-//! the polls that follow, but not in another task: the sending of a list that has a task of its own counts a little
-//! more than once.
+//! the polls that follow: those of the connection, if a request with a task of its own was charged.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -23,6 +26,9 @@ use polyplane_fairness::{CpuTimer, PlaneMeter, Precision};
 
 /// The most that is kept as charged in advance, in nanoseconds: estimates for an answer of some megabytes.
 const AHEAD_MAX: u64 = 10_000_000;
+/// What a plane pays for a connection at once, in nanoseconds: several polls. With less, threads that poll connections of
+/// one plane would struggle for its account; with more, very many connections would owe too much together.
+const PAID_AT_ONCE: u64 = 20_000;
 
 thread_local! {
     /// The poll that is measured on this thread.
@@ -41,9 +47,23 @@ pub(crate) struct ConnectionCost {
     is_fresh: bool,
     /// Nanoseconds that are charged already and were not spent in the polls so far.
     ahead: u64,
-    /// What requests with tasks of their own have done since the last poll: the connection sends it. `None` before
-    /// there is one.
-    elsewhere: Option<Arc<Mutex<Parts>>>,
+    /// What others have done since the last poll. `None` before there is anything.
+    elsewhere: Option<Arc<Shares>>,
+    /// True if the connection leads to another replica. Its planes pay for one poll more, and not for all that come
+    /// until there are others: it also carries what replicas tell each other.
+    is_between_replicas: bool,
+}
+
+/// What a connection has to do for planes, as those know who are not its task: requests with tasks of their own, and who
+/// sends over a connection to another replica.
+#[derive(Default)]
+pub(crate) struct Shares(Mutex<Elsewhere>);
+
+#[derive(Default)]
+struct Elsewhere {
+    planes: Parts,
+    /// Nanoseconds that are charged already for what the connection does.
+    ahead: u64,
 }
 
 /// The parts of planes in some work.
@@ -54,6 +74,8 @@ struct Parts(Vec<Part>);
 struct Part {
     meter: Arc<PlaneMeter>,
     nanos: u64,
+    /// What the plane has to pay and has not paid yet, in nanoseconds. It pays the rest when the part is dropped.
+    due: u64,
 }
 
 /// What is known of a poll.
@@ -64,7 +86,7 @@ struct Measured {
     planes: Parts,
     /// True once `planes` are those of this poll, and not those of an earlier one.
     has_planes: bool,
-    elsewhere: Option<Arc<Mutex<Parts>>>,
+    elsewhere: Option<Arc<Shares>>,
 }
 
 /// Notes, in the poll of a connection, that a part of it is charged already, and to which plane. Has no effect
@@ -79,7 +101,11 @@ pub(crate) fn note(plane: Option<&Arc<PlaneMeter>>, nanos: u64) {
 
 /// Returns the work of a request that leaves its connection's task, in whose poll this is called. Its plane is charged
 /// for what the new task does beside the request, and then for its part in what the connection does to send it.
-pub(crate) fn charged<F: Future + Unpin>(mut work: F) -> impl Future<Output = F::Output> {
+/// `precision` returns how closely a poll is to be measured.
+pub(crate) fn charged<F: Future + Unpin>(
+    precision: impl Fn() -> Precision,
+    mut work: F,
+) -> impl Future<Output = F::Output> {
     let connection = MEASURED.with_borrow_mut(|measured| {
         let measured = measured.as_mut()?;
         Some(Arc::clone(measured.elsewhere.get_or_insert_default()))
@@ -87,10 +113,9 @@ pub(crate) fn charged<F: Future + Unpin>(mut work: F) -> impl Future<Output = F:
     async move {
         let mut cost = ConnectionCost::default();
         poll_fn(|context| {
-            // Only long work moves, so that exact clocks cost little.
-            let (polled, _) = cost.poll(Precision::Exact, Pin::new(&mut work), context);
-            if let Some(connection) = connection.as_ref().filter(|_| cost.is_fresh) {
-                connection.lock().add_all(&cost.planes);
+            let (polled, _) = cost.poll(precision(), Pin::new(&mut work), context);
+            if let Some(connection) = &connection {
+                cost.hand_over(connection);
             }
             polled
         })
@@ -98,7 +123,23 @@ pub(crate) fn charged<F: Future + Unpin>(mut work: F) -> impl Future<Output = F:
     }
 }
 
+impl Shares {
+    /// Adds work that the connection has to do for a plane. The unit is the caller's choice, but one for all.
+    pub(crate) fn add(&self, plane: &Arc<PlaneMeter>, work: u64) {
+        self.0.lock().planes.add(plane, work);
+    }
+}
+
 impl ConnectionCost {
+    /// Creates the cost of a connection to another replica.
+    pub(crate) fn between_replicas(elsewhere: &Arc<Shares>) -> Self {
+        Self {
+            elsewhere: Some(Arc::clone(elsewhere)),
+            is_between_replicas: true,
+            ..Self::default()
+        }
+    }
+
     /// Polls the task's work, and charges the planes for what is not charged in it. Returns the nanoseconds that the
     /// task took beside what was charged in this poll.
     pub(crate) fn poll<F: Future>(
@@ -120,9 +161,9 @@ impl ConnectionCost {
         let Some(mut measured) = MEASURED.take() else {
             return (polled, 0);
         };
-        measured.add_elsewhere();
+        let ahead = self.ahead.saturating_add(measured.add_elsewhere());
         let beside = spent.saturating_sub(measured.charged);
-        let paid = measured.charged.saturating_add(self.ahead);
+        let paid = measured.charged.saturating_add(ahead);
         let rest = spent.saturating_sub(paid);
         self.ahead = paid.saturating_sub(spent).min(AHEAD_MAX);
         self.planes = measured.planes;
@@ -130,18 +171,34 @@ impl ConnectionCost {
         self.elsewhere = measured.elsewhere;
         self.planes.0.retain(|part| part.nanos > 0);
         self.planes.charge(rest);
+        if self.is_between_replicas && !self.is_fresh {
+            self.planes.0.clear();
+        }
         (polled, beside)
+    }
+
+    /// Hands over to the connection what the task has done for it in this poll, and what is charged in advance.
+    fn hand_over(&mut self, connection: &Shares) {
+        if !self.is_fresh && self.ahead == 0 {
+            return;
+        }
+        let mut elsewhere = connection.0.lock();
+        if self.is_fresh {
+            elsewhere.planes.add_all(&self.planes);
+        }
+        let ahead = mem::take(&mut self.ahead);
+        elsewhere.ahead = elsewhere.ahead.saturating_add(ahead);
     }
 }
 
 impl Parts {
     /// Divides a cost among the planes.
-    fn charge(&self, nanos: u64) {
-        if let [only] = &self.0[..] {
+    fn charge(&mut self, nanos: u64) {
+        if let [only] = &mut self.0[..] {
             return only.charge(nanos);
         }
         let all: u128 = self.0.iter().map(|part| u128::from(part.nanos)).sum();
-        for part in &self.0 {
+        for part in &mut self.0 {
             let due = u128::from(nanos) * u128::from(part.nanos) / all;
             part.charge(u64::try_from(due).unwrap_or(nanos));
         }
@@ -150,15 +207,23 @@ impl Parts {
     fn add(&mut self, plane: &Arc<PlaneMeter>, nanos: u64) {
         // At least one, because a clock may stand still, and the plane pays nevertheless.
         let nanos = nanos.max(1);
-        let known = |part: &&mut Part| Arc::ptr_eq(&part.meter, plane);
-        if let Some(part) = self.0.iter_mut().find(known) {
-            part.nanos = part.nanos.saturating_add(nanos);
-            return;
+        // In the order of their addresses, because a connection between replicas may have very many.
+        let address = |meter: &Arc<PlaneMeter>| Arc::as_ptr(meter).addr();
+        let own = address(plane);
+        match self
+            .0
+            .binary_search_by_key(&own, |part| address(&part.meter))
+        {
+            Ok(at) => self.0[at].nanos = self.0[at].nanos.saturating_add(nanos),
+            Err(at) => {
+                let part = Part {
+                    meter: Arc::clone(plane),
+                    nanos,
+                    due: 0,
+                };
+                self.0.insert(at, part);
+            }
         }
-        self.0.push(Part {
-            meter: Arc::clone(plane),
-            nanos,
-        });
     }
 
     fn add_all(&mut self, others: &Self) {
@@ -169,9 +234,25 @@ impl Parts {
 }
 
 impl Part {
-    fn charge(&self, nanos: u64) {
-        self.meter.charge(nanos);
-        self.meter.flow().charge(nanos);
+    fn charge(&mut self, nanos: u64) {
+        self.due = self.due.saturating_add(nanos);
+        if self.due >= PAID_AT_ONCE {
+            self.pay();
+        }
+    }
+
+    fn pay(&mut self) {
+        let due = mem::take(&mut self.due);
+        if due > 0 {
+            self.meter.charge(due);
+            self.meter.flow().charge(due);
+        }
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        self.pay();
     }
 }
 
@@ -183,15 +264,22 @@ impl Measured {
         }
     }
 
-    /// Adds what other tasks have done for the connection since its last poll. They have charged it.
-    fn add_elsewhere(&mut self) {
-        let done = self
-            .elsewhere
-            .as_ref()
-            .map(|done| mem::take(&mut *done.lock()));
-        if let Some(done) = done.filter(|done| !done.0.is_empty()) {
-            self.planes_of_this_poll().add_all(&done);
-        }
+    /// Adds what others have done for the connection since its last poll. Returns the nanoseconds that they have charged
+    /// in advance.
+    fn add_elsewhere(&mut self) -> u64 {
+        let Some(elsewhere) = self.elsewhere.take() else {
+            return 0;
+        };
+        let ahead = {
+            let mut done = elsewhere.0.lock();
+            if !done.planes.0.is_empty() {
+                self.planes_of_this_poll().add_all(&done.planes);
+                done.planes.0.clear();
+            }
+            mem::take(&mut done.ahead)
+        };
+        self.elsewhere = Some(elsewhere);
+        ahead
     }
 
     fn planes_of_this_poll(&mut self) -> &mut Parts {
@@ -226,6 +314,7 @@ mod tests {
         });
         let (polled, nanos) = cost.poll(Precision::Rough, pin!(work), &mut context);
         assert!(polled.is_ready());
+        cost.planes.0.iter_mut().for_each(Part::pay);
         nanos
     }
 
@@ -302,37 +391,113 @@ mod tests {
         let work = poll_fn(|_| {
             note(Some(&one), 1);
             let moved = Arc::clone(&moved);
-            tasks.push(Box::pin(charged(poll_fn(move |_| {
-                note(Some(&moved), 1_000_000_000);
+            let work = poll_fn(move |_| {
+                note(Some(&moved), 1);
+                work_for_a_while();
                 Poll::<()>::Pending
-            }))));
+            });
+            tasks.push(Box::pin(charged(|| Precision::Exact, work)));
+            work_for_a_while();
             Poll::Ready(())
         });
-        assert!(
-            cost.poll(Precision::Rough, pin!(work), &mut context)
-                .0
-                .is_ready()
-        );
-        let before = charged_to(&one);
+        let (polled, _) = cost.poll(Precision::Rough, pin!(work), &mut context);
+        assert!(polled.is_ready());
         for task in &mut tasks {
             assert!(task.as_mut().poll(&mut context).is_pending());
         }
-        assert_eq!(charged_to(&moved), 0, "it has charged itself");
+        // So that it pays for its own task.
+        drop(tasks);
+        let before = charged_to(&moved);
         let later = poll_for(&mut cost, &[]);
-        assert_eq!(charged_to(&one), before);
-        assert_eq!(charged_to(&moved), later);
+        assert_eq!(charged_to(&moved), before + later);
+        // The first one has paid for the first poll alone.
+        let of_first = charged_to(&one);
+        poll_for(&mut cost, &[]);
+        assert_eq!(charged_to(&one), of_first);
+    }
+
+    #[test]
+    fn what_a_moved_request_is_charged_in_advance_its_connection_works_off() {
+        let plane = Arc::<PlaneMeter>::default();
+        let mut cost = ConnectionCost::default();
+        let mut context = Context::from_waker(Waker::noop());
+        let mut tasks = Vec::new();
+        let work = poll_fn(|_| {
+            let plane = Arc::clone(&plane);
+            let work = poll_fn(move |_| {
+                note(Some(&plane), AHEAD_MAX);
+                Poll::Ready(())
+            });
+            tasks.push(Box::pin(charged(|| Precision::Exact, work)));
+            Poll::Ready(())
+        });
+        let (polled, _) = cost.poll(Precision::Rough, pin!(work), &mut context);
+        assert!(polled.is_ready());
+        for mut task in tasks {
+            assert!(task.as_mut().poll(&mut context).is_ready());
+        }
+        assert!(poll_for(&mut cost, &[]) > 0);
+        assert_eq!(charged_to(&plane), 0);
+    }
+
+    #[test]
+    fn planes_of_a_connection_between_replicas_share_what_it_costs_by_what_it_moves() {
+        let planes: [Arc<PlaneMeter>; 3] = std::array::from_fn(|_| Arc::default());
+        let shares = Arc::<Shares>::default();
+        let mut cost = ConnectionCost::between_replicas(&shares);
+        for (plane, work) in planes.iter().zip([1, 5, 4]) {
+            shares.add(plane, work);
+        }
+        let nanos = poll_for(&mut cost, &[]);
+        assert!(nanos > 0);
+        assert_eq!(
+            planes.each_ref().map(charged_to),
+            [1, 5, 4].map(|part| nanos * part / 10)
+        );
+    }
+
+    #[test]
+    fn planes_pay_for_no_more_than_one_poll_of_what_replicas_tell_each_other() {
+        let plane = Arc::<PlaneMeter>::default();
+        let shares = Arc::<Shares>::default();
+        let mut cost = ConnectionCost::between_replicas(&shares);
+        shares.add(&plane, 1);
+        let paid = poll_for(&mut cost, &[]) + poll_for(&mut cost, &[]);
+        assert_eq!(charged_to(&plane), paid);
+        for _ in 0..10 {
+            assert!(poll_for(&mut cost, &[]) > 0, "it is time of a connection");
+        }
+        assert_eq!(charged_to(&plane), paid);
+        assert_eq!(Arc::strong_count(&plane), 1, "the connection forgets it");
+    }
+
+    #[test]
+    fn what_a_connection_owes_is_paid_with_its_end() {
+        let plane = Arc::<PlaneMeter>::default();
+        let mut part = Part {
+            meter: Arc::clone(&plane),
+            nanos: 1,
+            due: 0,
+        };
+        part.charge(PAID_AT_ONCE - 1);
+        assert_eq!(charged_to(&plane), 0);
+        part.charge(1);
+        assert_eq!(charged_to(&plane), PAID_AT_ONCE);
+        part.charge(7);
+        drop(part);
+        assert_eq!(charged_to(&plane), PAID_AT_ONCE + 7);
     }
 
     #[tokio::test]
     async fn a_request_in_a_task_of_its_own_pays_for_the_task() {
         let plane = Arc::<PlaneMeter>::default();
         let noted = Arc::clone(&plane);
-        charged(Box::pin(async move {
+        let work = Box::pin(async move {
             note(Some(&noted), 1);
             work_for_a_while();
             ready(()).await;
-        }))
-        .await;
+        });
+        charged(|| Precision::Exact, work).await;
         assert!(charged_to(&plane) > 0);
     }
 }

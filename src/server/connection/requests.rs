@@ -24,6 +24,7 @@ use futures_util::stream::FuturesUnordered;
 use futures_util::task::AtomicWaker;
 use hyper::rt::Executor;
 use parking_lot::Mutex;
+use polyplane_fairness::Precision;
 
 use crate::connection::cost::charged;
 use crate::connection::unread::{Sending, UnreadAnswers};
@@ -197,7 +198,10 @@ impl Request {
         let place = PLACE.replace(Place::OwnTask);
         match polled {
             Ok(Poll::Pending) if place == Place::Moving => {
-                self.work.take().map(|work| tokio::spawn(charged(work)));
+                // Only long work moves, so that exact clocks cost little.
+                let precision = || Precision::Exact;
+                let work = self.work.take();
+                work.map(|work| tokio::spawn(charged(precision, work)));
             }
             Ok(Poll::Pending) => return true,
             Ok(Poll::Ready(())) | Err(_) => self.end(),

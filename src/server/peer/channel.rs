@@ -28,9 +28,11 @@ use std::task::Waker;
 
 use http::{HeaderMap, Method, Uri};
 use parking_lot::Mutex;
+use polyplane_fairness::PlaneMeter;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
+use crate::connection::cost::Shares;
 use frame::{HeadTooLong, ResetReason, SentValues};
 use received::{RECEIVED_BYTES_MAX, Received};
 use stream::{Broken, Lost, RequestedStream, Stream};
@@ -44,6 +46,9 @@ const WAITING_BYTES_MAX: usize = 512 * 1024;
 pub(super) const QUEUE_BYTES_MAX: usize = WAITING_BYTES_MAX + frame::PAYLOAD_BYTES_MAX + 512 * 1024;
 /// Bytes of one read of the socket. More is useless, because a TLS record holds no more.
 pub(super) const READ_BYTES: usize = 16 * 1024;
+/// Bytes whose sending costs about what a frame costs beside its bytes: a part of a record and of a system call, and
+/// waking who waits for it.
+const FRAME_WORTH: usize = 2048;
 /// Streams that one connection may open before it is replaced, so that their numbers never wrap.
 const STREAMS_EVER_MAX: u32 = 1 << 31;
 
@@ -51,6 +56,8 @@ const STREAMS_EVER_MAX: u32 = 1 << 31;
 struct StreamEntry {
     stream: Arc<Stream>,
     task: Option<AbortHandle>,
+    /// Who pays for the stream's part of the connection; `None` at the side that answers.
+    payer: Option<Arc<PlaneMeter>>,
     /// True if the last frame of the answer has arrived and its reader has not read to the end.
     is_ended: bool,
 }
@@ -69,10 +76,11 @@ impl Streams {
         self.entries.len() - self.ended
     }
 
-    fn insert(&mut self, stream: Arc<Stream>) {
+    fn insert(&mut self, stream: Arc<Stream>, payer: Option<Arc<PlaneMeter>>) {
         let entry = StreamEntry {
             stream: Arc::clone(&stream),
             task: None,
+            payer,
             is_ended: false,
         };
         self.entries.insert(stream.id, entry);
@@ -111,6 +119,10 @@ pub(super) struct Channel {
     room: Notify,
     /// True if no new stream may begin; the connection then ends with the last open one.
     closing: AtomicBool,
+    /// What the connection has to do for planes.
+    shares: Arc<Shares>,
+    /// The account of what replicas tell each other, for which no plane pays.
+    own: Arc<PlaneMeter>,
 }
 
 /// The frames that wait to be sent, encoded.
@@ -148,7 +160,23 @@ impl Channel {
             received: Arc::new(Received::new(received_bytes_max)),
             room: Notify::new(),
             closing: AtomicBool::new(false),
+            shares: Arc::default(),
+            own: Arc::default(),
         })
+    }
+
+    /// Returns what the connection has to do for planes.
+    pub(super) fn shares(&self) -> &Arc<Shares> {
+        &self.shares
+    }
+
+    /// Notes that a frame of a stream with so many bytes is to be sent or has arrived.
+    fn note_frame(&self, id: u32, bytes: usize) {
+        let streams = self.streams.lock();
+        let entry = streams.entries.get(&id);
+        if let Some(payer) = entry.and_then(|entry| entry.payer.as_ref()) {
+            self.shares.add(payer, (FRAME_WORTH + bytes) as u64);
+        }
     }
 
     /// Returns whether a stream can be opened.
@@ -172,12 +200,14 @@ impl Channel {
         self.received.bytes()
     }
 
-    /// Sends the head of a request with the beginning of its body, if there is room.
+    /// Sends the head of a request with the beginning of its body, if there is room. `payer` is the plane for which it
+    /// is sent; `None` if for the replicas themselves.
     pub(super) fn open(
         self: &Arc<Self>,
         head: (&Method, &Uri, &HeaderMap),
         body: &[u8],
         is_last: bool,
+        payer: Option<&Arc<PlaneMeter>>,
     ) -> Opened {
         let (stream, task) = {
             let mut out = self.out.lock();
@@ -201,10 +231,12 @@ impl Channel {
             }
             let stream = Arc::new(Stream::requested(id, begins_at, &self.received));
             stream.spend(body.len());
+            let payer = Arc::clone(payer.unwrap_or(&self.own));
             // Under the lock of the queue, so that the stream is known before its answer arrives.
-            self.streams.lock().insert(Arc::clone(&stream));
+            self.streams.lock().insert(Arc::clone(&stream), Some(payer));
             (stream, out.task.take())
         };
+        self.note_frame(stream.id, body.len());
         wake(task);
         Opened::Stream(RequestedStream {
             channel: Arc::clone(self),

@@ -408,7 +408,8 @@ impl Pipeline<'_> {
         watch: Option<&WatchQuery>,
     ) -> Result<Request<PeerBody>, Refusal> {
         let unusable = || ApiError::internal("the request cannot be sent to the owner");
-        let mut request = Request::new(PeerBody::new([body]));
+        let payer = located.record().meter();
+        let mut request = Request::new(PeerBody::new([body]).paid_by(payer));
         *request.method_mut() = self.parts.method.clone();
         *request.uri_mut() = match watch {
             Some(watch) => {

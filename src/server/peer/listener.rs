@@ -6,8 +6,10 @@
 //! client can send, so a client's path can never address a message.
 
 use std::collections::HashMap;
+use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,6 +33,7 @@ use crate::answer::negotiate;
 use crate::answer::respond::{Reply, bare, text};
 use crate::connection::Connection;
 use crate::connection::chains::ClientChains;
+use crate::connection::cost::{ConnectionCost, charged};
 use crate::peer::channel::Channel;
 use crate::peer::channel::answer_sender::AnswerSender;
 use crate::peer::channel::driver::{Driver, RequestHandler};
@@ -205,7 +208,8 @@ pub(crate) async fn serve(
                 .unwrap_or(Ok(())),
         }
     };
-    let mut running = std::pin::pin!(serving);
+    let mut running = pin!(serving);
+    let mut cost = ConnectionCost::between_replicas(channel.shares());
     let mut is_closing = false;
     loop {
         tokio::select! {
@@ -217,7 +221,12 @@ pub(crate) async fn serve(
                 is_closing = true;
                 channel.close();
             }
-            ended = running.as_mut() => {
+            ended = poll_fn(|context| {
+                let precision = state.gate.precision();
+                let (polled, nanos) = cost.poll(precision, running.as_mut(), context);
+                state.gate.count(nanos, || state.now());
+                polled
+            }) => {
                 if let Err(error) = ended {
                     tracing::debug!(%error, "a peer's connection ended");
                 }
@@ -309,11 +318,13 @@ impl RequestHandler for PeerConnection {
         *request.headers_mut() = head.headers;
         let (state, side) = (Arc::clone(&self.state), Arc::clone(&self.side));
         let client = self.client(request.headers());
-        // Boxed, because this future has some KiB and would be moved several times.
-        let work = Box::pin(answer(state, side, (self.name.clone(), client), request));
+        let gate = Arc::clone(&state.gate);
         let sender = AnswerSender::new(channel, stream);
+        let answering = answer(state, side, (self.name.clone(), client), request);
+        // Boxed, because this future has some KiB and would be moved several times.
+        let work = Box::pin(async move { sender.send_all(answering.await).await });
         // The task ends with its answer, or the channel aborts it with its stream.
-        tokio::spawn(async move { sender.send_all(work.await).await }).abort_handle()
+        tokio::spawn(charged(move || gate.precision(), work)).abort_handle()
     }
 }
 

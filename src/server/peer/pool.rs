@@ -4,13 +4,16 @@
 //! whether the request may be carried out twice.
 
 use std::collections::HashMap;
+use std::future::poll_fn;
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use http::{Request, Response};
 use parking_lot::Mutex;
+use polyplane_fairness::Precision;
 use polyplane_pki::{PeerTls, SHARED_NAME};
 use polyplane_ring::ReplicaId;
 use rustls::AlertDescription;
@@ -20,6 +23,7 @@ use tokio_rustls::TlsConnector;
 use tokio_util::sync::CancellationToken;
 
 use crate::backend::Peer;
+use crate::connection::cost::ConnectionCost;
 use crate::peer::PeerLimits;
 use crate::peer::channel::driver::Driver;
 use crate::peer::channel::frame::HeadTooLong;
@@ -322,11 +326,17 @@ impl Pool {
         let channel = Channel::new();
         let gone = link.gone.clone().cancelled_owned();
         let mut driver = Driver::new(&channel, stream, None).until(gone);
+        let mut cost = ConnectionCost::between_replicas(channel.shares());
         let replica = peer.replica.clone();
         // The task ends with the connection: at the latest with its last stream, once it is
         // closing.
         tokio::spawn(async move {
-            if let Err(error) = driver.run().await {
+            let mut running = pin!(driver.run());
+            let run = poll_fn(|context| {
+                let (polled, _) = cost.poll(Precision::Rough, running.as_mut(), context);
+                polled
+            });
+            if let Err(error) = run.await {
                 tracing::debug!(peer = replica, %error, "a peer connection ended");
             }
         });
@@ -347,7 +357,8 @@ pub(super) async fn exchange(
     let is_whole = first.is_some() || body.length() == 0;
     let head = (request.method(), request.uri(), request.headers());
     let opened = loop {
-        match channel.open(head, first.map_or(&[], |piece| piece), is_whole) {
+        let bytes: &[u8] = first.map_or(&[], |piece| piece);
+        match channel.open(head, bytes, is_whole, body.payer()) {
             Opened::Stream(opened) => break opened,
             Opened::NoRoom => channel.room().await.map_err(|_| NoAnswer::Refused)?,
             Opened::Closed => return Err(NoAnswer::Refused),
@@ -508,7 +519,7 @@ mod tests {
     fn busy(streams: usize) -> (Arc<Channel>, Vec<Opened>) {
         let channel = Channel::new();
         let head = (&Method::GET, &Uri::from_static("/"), &HeaderMap::new());
-        let opened = (0..streams).map(|_| channel.open(head, &[], true));
+        let opened = (0..streams).map(|_| channel.open(head, &[], true, None));
         let opened: Vec<Opened> = opened.collect();
         assert_eq!(channel.open_streams(), streams);
         (channel, opened)

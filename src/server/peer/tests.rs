@@ -2,8 +2,11 @@
 
 use std::collections::HashMap;
 use std::convert::Infallible;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,12 +15,14 @@ use http::{HeaderMap, Request, Response};
 use http_body::Frame;
 use http_body_util::{BodyExt as _, StreamBody};
 use parking_lot::Mutex;
+use polyplane_fairness::{PlaneMeter, Precision};
 use proptest::prelude::*;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use crate::connection::cost::ConnectionCost;
 use crate::peer::channel::Channel;
 use crate::peer::channel::answer_sender::AnswerSender;
 use crate::peer::channel::driver::{Driver, RequestHandler};
@@ -170,6 +175,48 @@ async fn until(what: impl Fn() -> bool) {
         }
     };
     timeout(PATIENCE, waiting).await.expect("in time");
+}
+
+/// Works for a while as a connection's task, and returns what is to be paid for that.
+fn work_of(connection: &Arc<Channel>) -> u64 {
+    let mut context = Context::from_waker(Waker::noop());
+    let work = poll_fn(|_| {
+        let began = std::time::Instant::now();
+        while began.elapsed() < Duration::from_micros(100) {}
+        Poll::Ready(())
+    });
+    let mut cost = ConnectionCost::between_replicas(connection.shares());
+    let (polled, nanos) = cost.poll(Precision::Rough, pin!(work), &mut context);
+    assert!(polled.is_ready());
+    nanos
+}
+
+#[tokio::test]
+async fn planes_pay_for_a_connection_to_another_replica_by_what_it_moves_for_them() {
+    let pair = pair(100_000);
+    let planes: [Arc<PlaneMeter>; 2] = std::array::from_fn(|_| Arc::default());
+    for (plane, path) in planes.iter().zip(["/0", "/200000"]) {
+        let mut asked = request(path, vec![]);
+        *asked.body_mut() = PeerBody::default().paid_by(plane);
+        let answer = exchange(&pair.asking, &asked).await.expect("an answer");
+        answer.into_body().collect().await.expect("whole");
+    }
+    let all = work_of(&pair.asking);
+    let [small, large] = planes.each_ref().map(|plane| plane.usage().cpu_nanos);
+    assert!(small > 0 && small * 10 < large, "{small} and {large}");
+    // The rest is lost in divisions.
+    assert!(small + large + 2 >= all, "{small} and {large} of {all}");
+    // What replicas tell each other is no plane's.
+    let answer = ask(&pair.asking, "/200000", vec![]).await;
+    answer
+        .expect("an answer")
+        .into_body()
+        .collect()
+        .await
+        .expect("whole");
+    work_of(&pair.asking);
+    let later = planes.each_ref().map(|plane| plane.usage().cpu_nanos);
+    assert_eq!(later, [small, large]);
 }
 
 proptest! {

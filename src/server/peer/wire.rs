@@ -1,10 +1,13 @@
 //! The encoding of messages between replicas: the length of the JSON, the JSON, the payload.
 
+use std::sync::Arc;
+
 use bytes::{Buf as _, Bytes, BytesMut};
 use http::HeaderMap;
 use http::header::CONTENT_LENGTH;
 use http_body::Body;
 use http_body_util::BodyExt as _;
+use polyplane_fairness::PlaneMeter;
 use polyplane_ownership::{PeerMessage, PeerReply, PeerRequest};
 
 use crate::peer::channel::frame::CHUNK_BYTES;
@@ -19,6 +22,8 @@ const LENGTH_BYTES: usize = 4;
 #[derive(Debug, Default)]
 pub(crate) struct PeerBody {
     pieces: Vec<Bytes>,
+    /// The plane for which it is sent; `None` if for the replicas themselves.
+    payer: Option<Arc<PlaneMeter>>,
 }
 
 impl PeerBody {
@@ -26,7 +31,18 @@ impl PeerBody {
         let pieces = pieces.into_iter().filter(|piece| !piece.is_empty());
         Self {
             pieces: pieces.collect(),
+            payer: None,
         }
+    }
+
+    /// Lets a plane pay for what it costs to send the request, and to receive its answer.
+    pub(crate) fn paid_by(mut self, plane: &Arc<PlaneMeter>) -> Self {
+        self.payer = Some(Arc::clone(plane));
+        self
+    }
+
+    pub(super) fn payer(&self) -> Option<&Arc<PlaneMeter>> {
+        self.payer.as_ref()
     }
 
     pub(super) fn pieces(&self) -> &[Bytes] {

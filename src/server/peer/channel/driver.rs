@@ -256,6 +256,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
     /// Returns the stream of a frame. At the requesting side the stream ends with the last frame of
     /// the answer.
     fn stream(&self, head: FrameHead) -> Option<Arc<Stream>> {
+        self.channel.note_frame(head.stream, head.length);
         let mut streams = self.channel.streams.lock();
         if head.is_last && self.handler.is_none() {
             return streams.end(head.stream);
@@ -291,7 +292,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
                 return Ok(());
             }
             self.opened = id + 1;
-            streams.insert(Arc::clone(&stream));
+            streams.insert(Arc::clone(&stream), None);
         }
         stream.came(payload, head.is_last)?;
         let task = handler.answer(&self.channel, &stream, request);

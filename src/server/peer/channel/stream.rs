@@ -460,6 +460,7 @@ pub(in crate::peer) async fn send_data(
         channel
             .push_when_room(|out| frame::put_data(out, stream.id, &piece, ends))
             .await?;
+        channel.note_frame(stream.id, piece.len());
         if data.is_empty() {
             return Ok(());
         }
