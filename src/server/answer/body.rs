@@ -487,7 +487,7 @@ impl Watch {
         };
         let polled = self.source.poll_chunk(context);
         if let Some(turn) = turn {
-            turn.end(&polled);
+            turn.end_of_watch(&polled);
         }
         match polled {
             Poll::Ready(Some(Ok(chunk))) => {

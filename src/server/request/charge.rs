@@ -29,6 +29,9 @@ const COMMIT_NANOS: u64 = 20_000;
 const COMMIT_NANOS_PER_BYTE: u64 = 8;
 /// CPU time of sending one byte, in nanoseconds: encryption, frames and copies.
 const SEND_NANOS_PER_BYTE: u64 = 1;
+/// CPU time of waking a watch, in nanoseconds: an estimate, of what the commit does for each watch of its resource and of
+/// what the runtime does until the watch's task runs.
+const WAKE_NANOS: u64 = 300;
 /// CPU time of compressing one byte, in nanoseconds: an estimate. What is compressed is written by the
 /// connection.
 const COMPRESS_NANOS_PER_BYTE: u64 = 5;
@@ -221,14 +224,19 @@ impl PieceTurn {
         Poll::Ready(Self { turn, timer })
     }
 
-    /// Ends the turn, in which this piece was written, and charges its plane. A turn without a piece costs too: in it
-    /// a watch has looked at events that do not concern it.
-    pub(crate) fn end<E>(self, piece: &Poll<Option<Result<Bytes, E>>>) {
-        self.end_in(Coding::Identity, piece);
+    /// Ends the turn, in which this piece of a watch was written, and charges its plane. A turn without a piece costs
+    /// too: in it a watch has looked at events that do not concern it, and something has to wake it again.
+    pub(crate) fn end_of_watch<E>(self, piece: &Poll<Option<Result<Bytes, E>>>) {
+        let elsewhere = match piece {
+            Poll::Ready(_) => 0,
+            Poll::Pending => WAKE_NANOS,
+        };
+        self.end_in(Coding::Identity, piece, elsewhere);
     }
 
-    /// Ends the turn, in which this piece was written, and after which it is coded, and charges its plane for both.
-    fn end_in<E>(self, coding: Coding, piece: &Poll<Option<Result<Bytes, E>>>) {
+    /// Ends the turn, in which this piece was written, and after which it is coded, and charges its plane for both, and
+    /// for so many nanoseconds that are spent elsewhere than in the connection's task.
+    fn end_in<E>(self, coding: Coding, piece: &Poll<Option<Result<Bytes, E>>>, elsewhere: u64) {
         let bytes = match piece {
             Poll::Ready(Some(Ok(bytes))) => bytes.len(),
             Poll::Ready(Some(Err(_)) | None) | Poll::Pending => 0,
@@ -239,9 +247,9 @@ impl PieceTurn {
         };
         let nanos = self.timer.stop().cpu_nanos + per_byte * bytes as u64;
         let meter = self.turn.meter();
-        meter.charge(nanos);
+        meter.charge(nanos + elsewhere);
         cost::note(Some(meter), nanos);
-        self.turn.end(nanos);
+        self.turn.end(nanos + elsewhere);
     }
 }
 
@@ -285,7 +293,7 @@ impl Stream for ChargedStream {
         let turn = PieceTurn::poll(gate, &this.meter, &mut this.place, context, now);
         let turn = ready!(turn);
         let polled = this.stream.as_mut().poll_next(context);
-        turn.end_in(this.coding, &polled);
+        turn.end_in(this.coding, &polled, 0);
         polled
     }
 }
@@ -317,7 +325,23 @@ mod tests {
             panic!("nobody else waits");
         };
         let least = 1_000_000 * (SEND_NANOS_PER_BYTE + COMPRESS_NANOS_PER_BYTE);
-        turn.end_in(Coding::Gzip, &piece);
+        turn.end_in(Coding::Gzip, &piece, 0);
         assert!(plane.usage().cpu_nanos >= least);
+    }
+
+    #[tokio::test]
+    async fn a_plane_pays_for_each_time_that_one_of_its_watches_is_woken() {
+        const WATCHES: u64 = 1000;
+        let gate = Gate::new(1, Arc::default());
+        let plane: Arc<PlaneMeter> = Arc::default();
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        for _ in 0..WATCHES {
+            let turn = PieceTurn::poll(&gate, &plane, &mut None, &mut context, Moment(1));
+            let Poll::Ready(turn) = turn else {
+                panic!("nobody else waits");
+            };
+            turn.end_of_watch(&Poll::<Option<Result<Bytes, StreamEnd>>>::Pending);
+        }
+        assert!(plane.usage().cpu_nanos >= WATCHES * WAKE_NANOS);
     }
 }
