@@ -38,6 +38,9 @@ pub struct Spent {
     pub wall_nanos: u64,
     /// Nanoseconds of CPU time in it. At most the wall time.
     pub cpu_nanos: u64,
+    /// False if the kernel may have given the CPU to somebody else for a part of them: nothing is known of the thread
+    /// from shortly before the work.
+    pub is_exact: bool,
 }
 
 /// The measurement of a piece of work, which ends on the thread on which it has begun.
@@ -80,16 +83,19 @@ impl CpuTimer {
     pub fn stop(self) -> Spent {
         let ended = Instant::now();
         let wall = ended.saturating_duration_since(self.began);
-        let cpu = if wall < LONG {
-            wall
-        } else {
+        let is_long = wall >= LONG;
+        let cpu = if is_long {
             let after = take_reading(ended);
             let before = self.before;
             before.map_or(wall, |before| cpu_between(before, self.began, after))
+        } else {
+            wall
         };
+        let is_known = |before: Reading| before.is_fresh(self.began);
         Spent {
             wall_nanos: nanos(wall),
             cpu_nanos: nanos(cpu),
+            is_exact: !is_long || self.before.is_some_and(is_known),
         }
     }
 }
@@ -211,6 +217,16 @@ mod tests {
                 (15_000_000..25_000_000).contains(&spent.cpu_nanos),
                 "{spent:?}"
             );
+        }
+    }
+
+    #[test]
+    fn long_work_is_exact_only_if_the_thread_is_known_from_shortly_before() {
+        for (precision, is_exact) in [(Precision::Rough, false), (Precision::Exact, true)] {
+            NEWEST.set(None);
+            let timer = CpuTimer::start(precision);
+            work_for(Duration::from_millis(5));
+            assert_eq!(timer.stop().is_exact, is_exact, "{precision:?}");
         }
     }
 

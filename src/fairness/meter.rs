@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::Moment;
+use crate::cpu_time::Spent;
 use crate::limits::PlaneLimits;
 use crate::rate_limit::RateLimit;
 use crate::turns::Flow;
@@ -72,6 +73,8 @@ pub struct PlaneMeter {
     refused_until: [AtomicU64; 2],
     /// The time until which the plane's work is done aside.
     aside_until: AtomicU64,
+    /// The time until which its work is measured exactly, because some of it seemed to take long.
+    suspect_until: AtomicU64,
     /// Places for heavy work that it has.
     places: AtomicUsize,
 }
@@ -88,7 +91,7 @@ struct AtomicLimits {
 /// CPU time from which on a piece of work is long, in nanoseconds. Those of ordinary requests take a twentieth of it.
 const LONG_NANOS: u64 = 16_000_000;
 /// How many times as long as a long piece of work the plane's work is done aside. So a plane holds up worker threads
-/// for one fiftieth of the time at most.
+/// for one fiftieth of the time at most, or twice that if it is not sure at first how long its work takes.
 const ASIDE_FACTOR: u64 = 50;
 
 /// What a plane has used of a replica, since it was first named there or woke.
@@ -154,20 +157,34 @@ impl Default for PlaneMeter {
             renewal_rate: RateLimit::default(),
             refused_until: [AtomicU64::new(0), AtomicU64::new(0)],
             aside_until: AtomicU64::new(0),
+            suspect_until: AtomicU64::new(0),
             places: AtomicUsize::new(0),
         }
     }
 }
 
 impl PlaneMeter {
-    /// Notes that a piece of the plane's work took so many nanoseconds of a thread without a pause. If that is long,
-    /// all its work is done aside for a while: nobody can tell before which requests take long, and whatever waits
-    /// in the queue of a worker thread waits for them.
-    pub fn note_stretch(&self, nanos: u64, now: Moment) {
-        if nanos >= LONG_NANOS {
-            let until = now.plus(nanos.saturating_mul(ASIDE_FACTOR)).0;
-            self.aside_until.fetch_max(until, Ordering::Relaxed);
+    /// Notes what a piece of the plane's work took of a thread without a pause. If that is long, all its work is done
+    /// aside for a while: nobody can tell before which requests take long, and whatever waits in the queue of a worker
+    /// thread waits for them.
+    ///
+    /// If it is not sure that the work was long, the next of its kind is measured exactly. A machine that takes the CPU
+    /// away for a moment would otherwise let planes with short work wait behind those with long work.
+    pub fn note_stretch(&self, spent: Spent, now: Moment) {
+        if spent.cpu_nanos >= LONG_NANOS {
+            let until = now.plus(spent.cpu_nanos.saturating_mul(ASIDE_FACTOR)).0;
+            let time = match spent.is_exact {
+                true => &self.aside_until,
+                false => &self.suspect_until,
+            };
+            time.fetch_max(until, Ordering::Relaxed);
         }
+    }
+
+    /// Returns whether the plane's work is to be measured exactly, because some of it seemed to take long.
+    #[must_use]
+    pub fn is_suspect(&self, now: Moment) -> bool {
+        now.0 < self.suspect_until.load(Ordering::Relaxed)
     }
 
     /// Returns whether the plane's work is to be done aside, because some of it took long.
@@ -424,15 +441,37 @@ impl Drop for Connected {
 mod tests {
     use super::*;
 
+    /// Work that took so many nanoseconds.
+    fn spent(cpu_nanos: u64, is_exact: bool) -> Spent {
+        Spent {
+            wall_nanos: cpu_nanos,
+            cpu_nanos,
+            is_exact,
+        }
+    }
+
     #[test]
     fn a_plane_whose_work_took_long_works_aside_for_a_while() {
         let (meter, now) = (PlaneMeter::default(), Moment(1_000));
-        meter.note_stretch(LONG_NANOS - 1, now);
+        meter.note_stretch(spent(LONG_NANOS - 1, true), now);
         assert!(!meter.works_aside(now));
-        meter.note_stretch(LONG_NANOS, now);
-        meter.note_stretch(1, now);
+        meter.note_stretch(spent(LONG_NANOS, true), now);
+        meter.note_stretch(spent(1, true), now);
         let end = now.plus(LONG_NANOS * ASIDE_FACTOR);
         assert!(meter.works_aside(Moment(end.0 - 1)) && !meter.works_aside(end));
+    }
+
+    #[test]
+    fn a_plane_whose_thread_may_have_rested_is_measured_again_before_it_works_aside() {
+        let (meter, now) = (PlaneMeter::default(), Moment(1_000));
+        meter.note_stretch(spent(LONG_NANOS - 1, false), now);
+        assert!(!meter.is_suspect(now));
+        meter.note_stretch(spent(LONG_NANOS, false), now);
+        let end = now.plus(LONG_NANOS * ASIDE_FACTOR);
+        assert!(meter.is_suspect(Moment(end.0 - 1)) && !meter.is_suspect(end));
+        assert!(!meter.works_aside(now));
+        meter.note_stretch(spent(LONG_NANOS, true), now);
+        assert!(meter.works_aside(now));
     }
 
     const SECOND: u64 = 1_000_000_000;

@@ -245,7 +245,9 @@ impl PieceTurn {
             Coding::Identity => SEND_NANOS_PER_BYTE,
             Coding::Gzip => SEND_NANOS_PER_BYTE + COMPRESS_NANOS_PER_BYTE,
         };
-        let nanos = self.timer.stop().cpu_nanos + per_byte * bytes as u64;
+        let spent = self.timer.stop();
+        self.turn.note_stretch(spent);
+        let nanos = spent.cpu_nanos + per_byte * bytes as u64;
         let meter = self.turn.meter();
         meter.charge(nanos + elsewhere);
         cost::note(Some(meter), nanos);

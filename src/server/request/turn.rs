@@ -21,7 +21,9 @@ use std::task::{Context, Poll, ready};
 
 use parking_lot::Mutex;
 use polyplane_apimachinery::status::ApiError;
-use polyplane_fairness::{CpuTimer, Moment, PlaneMeter, Precision, Started, Turns, VirtualTime};
+use polyplane_fairness::{
+    CpuTimer, Moment, PlaneMeter, Precision, Spent, Started, Turns, VirtualTime,
+};
 use polyplane_registry::{Answer, ResourceRequest, Verb};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -142,24 +144,25 @@ impl Turn {
         &self.meter
     }
 
+    /// Notes what the burst took of its thread.
+    pub(crate) fn note_stretch(&self, spent: Spent) {
+        self.meter.note_stretch(spent, self.at);
+    }
+
     /// Ends the burst, which took `cost` nanoseconds and is all that its turn was for.
     pub(crate) fn end(mut self, cost: u64) {
-        let at = self.at;
         self.over(cost, |meter, started| {
             meter.flow().settle(started, cost);
             meter.flow().end_turn(cost);
-            meter.note_stretch(cost, at);
         });
     }
 
     /// Ends the burst of a request, which took `cost` nanoseconds. The plane pays for the whole request
     /// when that ends.
     fn end_burst(mut self, cost: u64, charge: &Charge<'_>) {
-        let at = self.at;
         self.over(cost, |meter, started| {
             charge.pay_at_end(meter, started, cost);
             meter.flow().end_turn(cost);
-            meter.note_stretch(cost, at);
         });
     }
 
@@ -182,10 +185,17 @@ impl Drop for Turn {
 async fn burst<F: Future + Unpin>(turn: Turn, charge: &Charge<'_>, work: F) -> F::Output {
     let (mut turn, mut work) = (Some(turn), pin!(work));
     poll_fn(|context| {
-        let timer = CpuTimer::start(charge.precision());
+        let is_suspect = |turn: &Turn| turn.meter.is_suspect(turn.at);
+        let precision = match turn.as_ref().is_some_and(is_suspect) {
+            true => Precision::Exact,
+            false => charge.precision(),
+        };
+        let timer = CpuTimer::start(precision);
         let polled = work.as_mut().poll(context);
         if let Some(turn) = turn.take() {
-            turn.end_burst(timer.stop().cpu_nanos, charge);
+            let spent = timer.stop();
+            turn.note_stretch(spent);
+            turn.end_burst(spent.cpu_nanos, charge);
         }
         polled
     })
