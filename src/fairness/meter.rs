@@ -1,7 +1,7 @@
 //! One plane's account at one replica.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::Moment;
 use crate::cpu_time::Spent;
@@ -75,8 +75,6 @@ pub struct PlaneMeter {
     aside_until: AtomicU64,
     /// The time until which its work is measured exactly, because some of it seemed to take long.
     suspect_until: AtomicU64,
-    /// Places for heavy work that it has.
-    places: AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -158,7 +156,6 @@ impl Default for PlaneMeter {
             refused_until: [AtomicU64::new(0), AtomicU64::new(0)],
             aside_until: AtomicU64::new(0),
             suspect_until: AtomicU64::new(0),
-            places: AtomicUsize::new(0),
         }
     }
 }
@@ -191,11 +188,6 @@ impl PlaneMeter {
     #[must_use]
     pub fn works_aside(&self, now: Moment) -> bool {
         now.0 < self.aside_until.load(Ordering::Relaxed)
-    }
-
-    /// Returns how many places for heavy work the plane has.
-    pub(crate) fn places(&self) -> &AtomicUsize {
-        &self.places
     }
 
     /// Replaces the limits. What was taken from a rate stays taken.

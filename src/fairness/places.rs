@@ -9,8 +9,8 @@
 //! took what is free when its own time is over, a plane with very many requests would nearly always be the first, and
 //! one with a single request would wait for most of them.
 
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -44,6 +44,25 @@ struct Inside {
     /// The number of places, as whoever came last said.
     places: usize,
     queue: Turns<oneshot::Sender<Place>>,
+    /// How many places each plane has that has any, by the address of its meter, which its places hold. Not counted with
+    /// the meter: a plane has places of other kinds too.
+    held: HashMap<usize, usize>,
+}
+
+impl Inside {
+    fn hold(&mut self, meter: &PlaneMeter) {
+        *self.held.entry(key(meter)).or_default() += 1;
+    }
+
+    fn release(&mut self, meter: &PlaneMeter) {
+        let key = key(meter);
+        if let Some(count) = self.held.get_mut(&key) {
+            *count -= 1;
+            if *count == 0 {
+                self.held.remove(&key);
+            }
+        }
+    }
 }
 
 /// The right to work. Dropping it lets the next one in, and takes back what the plane was charged in
@@ -70,19 +89,13 @@ impl Place {
             self.meter.flow().give_back(started);
         }
     }
-
-    /// Drops a place that nobody has wanted, without letting the next one in.
-    fn discard(mut self) {
-        self.places = None;
-    }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.meter.places().fetch_sub(1, Ordering::Relaxed);
         self.give_back();
         if let Some(places) = self.places.take() {
-            places.leave();
+            places.leave(&self.meter);
         }
     }
 }
@@ -127,6 +140,7 @@ impl Places {
             inside.places = places;
             if inside.taken < places {
                 inside.taken += 1;
+                inside.hold(meter);
                 return self.place(meter, meter.flow().start(&self.time));
             }
             let (sender, waiting) = oneshot::channel();
@@ -143,7 +157,7 @@ impl Places {
                     return given.expect("the queue drops no sender before it has sent");
                 }
                 () = tokio::time::sleep(LEND_AFTER) => {
-                    waits = match has_none(meter) {
+                    waits = match self.has_none(meter) {
                         true => waits + 1,
                         false => 0,
                     };
@@ -168,25 +182,29 @@ impl Places {
                 if inside.taken >= inside.places.saturating_mul(times) {
                     return;
                 }
-                let next = inside.queue.pop_among(&self.time, has_none);
-                let Some((meter, sender, started)) = next else {
+                let Inside { queue, held, .. } = &mut *inside;
+                let has_none = |meter: &PlaneMeter| !held.contains_key(&key(meter));
+                let Some((meter, sender, started)) = queue.pop_among(&self.time, has_none) else {
                     return;
                 };
                 inside.taken += 1;
-                // Under the lock, so that no other wait finds the plane without a place.
+                inside.hold(&meter);
                 (sender, self.place(&meter, started))
             };
             let Err(unwanted) = sender.send(place) else {
                 return;
             };
-            // Nobody waits for it any more.
-            unwanted.discard();
+            self.discard(unwanted);
             self.inside.lock().taken -= 1;
         }
     }
 
+    /// Returns whether a plane has no place.
+    fn has_none(&self, meter: &PlaneMeter) -> bool {
+        !self.inside.lock().held.contains_key(&key(meter))
+    }
+
     fn place(self: &Arc<Self>, meter: &Arc<PlaneMeter>, started: Started) -> Place {
-        meter.places().fetch_add(1, Ordering::Relaxed);
         Place {
             places: Some(Arc::clone(self)),
             meter: Arc::clone(meter),
@@ -194,34 +212,42 @@ impl Places {
         }
     }
 
-    /// Gives a place that became free to whoever goes next.
-    fn leave(self: &Arc<Self>) {
+    /// Drops a place for which nobody waits any more, without letting the next one in.
+    fn discard(&self, mut unwanted: Place) {
+        unwanted.places = None;
+        self.inside.lock().release(&unwanted.meter);
+    }
+
+    /// Gives the place of a plane, which became free, to whoever goes next.
+    fn leave(self: &Arc<Self>, meter: &PlaneMeter) {
+        self.inside.lock().release(meter);
         loop {
-            let (meter, sender, started) = {
+            let (sender, place) = {
                 let mut inside = self.inside.lock();
                 let is_over = inside.taken > inside.places;
                 let next = match is_over {
                     true => None,
                     false => inside.queue.pop(&self.time),
                 };
-                let Some(next) = next else {
+                let Some((meter, sender, started)) = next else {
                     inside.taken -= 1;
                     return;
                 };
-                next
+                inside.hold(&meter);
+                (sender, self.place(&meter, started))
             };
-            let Err(unwanted) = sender.send(self.place(&meter, started)) else {
+            let Err(unwanted) = sender.send(place) else {
                 return;
             };
-            // Nobody waits for it any more, so the place stays here for the next one.
-            unwanted.discard();
+            // The place stays here for the next one.
+            self.discard(unwanted);
         }
     }
 }
 
-/// Returns whether a plane has no place.
-fn has_none(meter: &PlaneMeter) -> bool {
-    meter.places().load(Ordering::Relaxed) == 0
+/// Returns a number that no other plane with a place has.
+fn key(meter: &PlaneMeter) -> usize {
+    std::ptr::from_ref(meter).addr()
 }
 
 #[cfg(test)]
@@ -310,8 +336,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_place_is_lent_to_the_plane_that_has_used_the_least_and_not_to_the_one_with_most_requests()
-     {
+    async fn a_lent_place_goes_to_the_plane_that_has_used_the_least() {
         let (places, served) = (places(), Arc::default());
         let floods: Vec<Arc<PlaneMeter>> = (0..3).map(|_| Arc::default()).collect();
         let modest = Arc::default();
@@ -346,6 +371,20 @@ mod tests {
         assert!(entered.await.is_err());
         drop(held);
         assert_eq!(places.taken(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_plane_with_a_place_of_another_kind_is_lent_one() {
+        let (places, others, [long, plane]) = (places(), places(), meters());
+        let held = places.enter(&long, 1).await;
+        let of_other_kind = others.enter(&plane, 1).await;
+        let entered = tokio::time::timeout(Duration::from_secs(10), places.enter(&plane, 1));
+        let lent = entered.await.expect("one is lent");
+        drop((held, of_other_kind, lent));
+        assert_eq!((places.taken(), others.taken()), (0, 0));
+        for places in [places, others] {
+            assert!(places.inside.lock().held.is_empty());
+        }
     }
 
     #[tokio::test]
