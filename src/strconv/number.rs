@@ -51,6 +51,18 @@ pub fn parse_uint(text: &str) -> Result<u64, NumberError> {
     text.parse().map_err(|_| refused(fault_of(text)))
 }
 
+/// Parses a number of 16 bits as `ParseUint` does in base ten: without a sign.
+///
+/// # Errors
+/// Returns an error if the text is not such a number.
+pub fn parse_uint16(text: &str) -> Result<u16, NumberError> {
+    u16::try_from(parse_uint(text)?).map_err(|_| NumberError {
+        function: "ParseUint",
+        text: text.to_owned(),
+        fault: NumberFault::Range,
+    })
+}
+
 fn error(function: &'static str, text: &str) -> NumberError {
     NumberError {
         function,
@@ -103,6 +115,15 @@ mod tests {
         for text in ["", "+5", "-1", "5 "] {
             let fault = parse_uint(text).map_err(|error| error.fault);
             assert_eq!(fault, Err(NumberFault::Syntax), "{text:?}");
+        }
+        assert_eq!(parse_uint16("65535"), Ok(u16::MAX));
+        for (text, wanted) in [
+            ("65536", NumberFault::Range),
+            ("+5", NumberFault::Syntax),
+            ("", NumberFault::Syntax),
+        ] {
+            let fault = parse_uint16(text).map_err(|error| error.fault);
+            assert_eq!(fault, Err(wanted), "{text:?}");
         }
         let text = parse_int("18446744073709551616").map_err(|error| error.to_string());
         let go = r#"strconv.ParseInt: parsing "18446744073709551616": value out of range"#;

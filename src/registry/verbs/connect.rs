@@ -114,6 +114,11 @@ fn container(
         "log" => Some(LogOptions::read(query, name, &call.row.features)?),
         _ => None,
     };
+    // Before the pod is looked for, as with the options of a log.
+    let ports = match sub {
+        "portforward" => Some(kubelet_query::of_ports(query)?),
+        _ => None,
+    };
     let pod = found(call, cut, name)?;
     let container = match sub {
         "portforward" => "",
@@ -135,16 +140,13 @@ fn container(
     };
     let is_verified = log.as_ref().is_none_or(|log| log.is_verified);
     let namespace = call.namespace();
-    let (path, query) = match (sub, log) {
-        (_, Some(log)) => (
+    let (path, query) = match (log, ports) {
+        (Some(log), _) => (
             format!("/containerLogs/{namespace}/{name}/{container}"),
             log.query,
         ),
-        ("portforward", None) => {
-            let path = format!("/portForward/{namespace}/{name}");
-            (path, kubelet_query::of_ports(query)?)
-        }
-        (_, None) => {
+        (None, Some(ports)) => (format!("/portForward/{namespace}/{name}"), ports),
+        (None, None) => {
             let path = format!("/{sub}/{namespace}/{name}/{container}");
             (path, kubelet_query::of_container(query, sub == "exec"))
         }

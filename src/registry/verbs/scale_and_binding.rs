@@ -259,12 +259,15 @@ impl ObjectChange for Scale<'_> {
                     scale.set(&["apiVersion"], "autoscaling/v1");
                     scale
                 };
-                patch
-                    .apply(call, self.subject(), scale, options.field_validation)?
-                    .into_tree()
+                let patched = patch.apply(call, self.subject(), scale, options.field_validation)?;
+                let mut patched = patched.into_tree();
+                body::match_path(call, &mut patched)?;
+                body::match_name(&patched, &self.request.name)?;
+                patched
             }
             ScaleSource::Apply(configuration) => {
-                let applied = configuration.apply(run, kind, Some(&live), options)?;
+                let mut applied = configuration.apply(run, kind, Some(&live), options)?;
+                body::match_path(call, &mut applied)?;
                 body::match_name(&applied, &self.request.name)?;
                 let applied = self.default(call, Decoded::new(applied))?;
                 return Ok((applied, Target::Present(present)));

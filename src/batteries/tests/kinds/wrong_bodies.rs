@@ -156,6 +156,61 @@ async fn a_scale_of_a_built_in_kind_is_one_of_the_served_version() {
 }
 
 #[tokio::test]
+async fn a_patched_scale_keeps_the_name_and_the_namespace_of_its_path() {
+    let site = open().await;
+    let controller = json!({"spec": {"replicas": 1i64, "selector": {"a": "b"}, "template": {
+        "metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}}});
+    site.put("replicationcontrollers", "rc", controller).await;
+    let none = "the name of the object (rc based on URL) was undeterminable: name must be provided";
+    for (body, text) in [
+        (
+            r#"{"metadata":{"name":"other"},"spec":{"replicas":2}}"#,
+            "the name of the object (other) does not match the name on the URL (rc)",
+        ),
+        (r#"{"metadata":null,"spec":{"replicas":2}}"#, none),
+        (r#"{"apiVersion":null,"spec":{"replicas":2}}"#, none),
+        (
+            r#"{"metadata":{"namespace":"other"},"spec":{"replicas":2}}"#,
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ),
+    ] {
+        let refused = ask(&site, Verb::Patch, BUILT_IN_SCALES, "rc", body).await;
+        assert_eq!(refused, Err((400, text.to_owned())), "{body}");
+    }
+    let body = r#"{"metadata":{"name":"rc","namespace":null},"spec":{"replicas":2}}"#;
+    let scaled = ask(&site, Verb::Patch, BUILT_IN_SCALES, "rc", body).await;
+    let scaled = scaled.expect("it is the scale of the path");
+    assert_eq!(scaled.int_at(&["spec", "replicas"]), Some(2));
+}
+
+#[tokio::test]
+async fn ports_that_are_none_are_refused_before_the_pod_is_looked_for() {
+    let site = open().await;
+    for (ports, answer) in [
+        (
+            "80,x",
+            (
+                400,
+                r#"cannot convert to []int32: strconv.ParseUint: parsing "x": invalid syntax"#,
+            ),
+        ),
+        ("80", (404, r#"pods "p" not found"#)),
+    ] {
+        let request = ResourceRequest {
+            name: Some("p".into()),
+            subresource: Some("portforward".into()),
+            query: vec![("ports".to_owned(), ports.to_owned())],
+            ..request(Verb::Connect, "pods")
+        };
+        let refused = site.registry.handle(&site.tenant, &request).await;
+        let refused = refused
+            .map(drop)
+            .map_err(|error| (error.code, error.message));
+        assert_eq!(refused, Err((answer.0, answer.1.to_owned())), "{ports}");
+    }
+}
+
+#[tokio::test]
 async fn a_scale_of_a_custom_kind_that_cannot_be_read_is_of_an_unknown_type() {
     let site = open().await;
     let definition = r#"{"metadata":{"name":"widgets.example.com"},"spec":{"group":"example.com","scope":"Cluster","names":{"plural":"widgets","kind":"Widget"},"versions":[{"name":"v1","served":true,"storage":true,"subresources":{"scale":{"specReplicasPath":".spec.size","statusReplicasPath":".status.size"}},"schema":{"openAPIV3Schema":{"type":"object","properties":{"spec":{"type":"object","properties":{"size":{"type":"integer"}}},"status":{"type":"object","properties":{"size":{"type":"integer"}}}}}}}]}}"#;

@@ -4,6 +4,7 @@
 use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::status::{ApiError, Qualified};
+use polyplane_apimachinery::strconv;
 use polyplane_apimachinery::time::Timestamp;
 
 use crate::kinds::feature_gates::{Features, LOG_OF_ONE_STREAM};
@@ -134,15 +135,12 @@ pub(super) fn of_container(query: &Query, has_command: bool) -> String {
 /// Returns the query for ports of a pod.
 ///
 /// # Errors
-/// Returns 400 if a text is not a number.
+/// Returns 400 if a text is not the number of a port.
 pub(super) fn of_ports(query: &Query) -> Result<String, ApiError> {
-    let mut ports: Vec<i32> = Vec::new();
+    let mut ports: Vec<u16> = Vec::new();
     for text in PORTS.read(query).flat_map(|texts| texts.split(',')) {
-        let port = text.parse().map_err(|_| {
-            let message = format!(
-                "cannot convert to []int32: strconv.ParseInt: parsing {text:?}: invalid syntax"
-            );
-            ApiError::bad_request(message)
+        let port = strconv::parse_uint16(text).map_err(|error| {
+            ApiError::bad_request(format!("cannot convert to []int32: {error}"))
         })?;
         ports.push(port);
     }
@@ -217,7 +215,12 @@ mod tests {
             of_ports(&query(&[("ports", "80"), ("ports", "443")])).as_deref(),
             Ok("port=80%2C443")
         );
-        assert!(of_ports(&query(&[("ports", "x")])).is_err());
+        for (text, fault) in [("x", "invalid syntax"), ("65536", "value out of range")] {
+            let refused = of_ports(&query(&[("ports", text)])).map_err(|error| error.message);
+            let message =
+                format!("cannot convert to []int32: strconv.ParseUint: parsing {text:?}: {fault}");
+            assert_eq!(refused, Err(message));
+        }
         let log = query(&[
             ("follow", "1"),
             ("tailLines", "5"),
