@@ -152,8 +152,10 @@ impl Strategy for Namespace {
         companions
     }
 
+    /// The first deletion only marks a namespace, even one without finalizers: what is in it goes before it does.
     fn awaits(&self, object: &Value) -> bool {
         !object.items_at(&["spec", "finalizers"]).is_empty()
+            || object.str_at(&["metadata", "deletionTimestamp"]).is_empty()
     }
 
     fn prepare_deletion(&self, object: &mut Value) {

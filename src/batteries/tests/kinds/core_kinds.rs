@@ -407,6 +407,11 @@ fn a_namespace_comes_with_its_objects_and_goes_with_its_last_finalizer() {
         });
         assert_eq!(finalized.str_at(&["status", "phase"]), "Terminating");
         assert!(!row.strategy.awaits(&finalized));
+
+        // One that has lost its finalizers before it is deleted has its content still.
+        let mut unmarked = finalized.clone();
+        drop(unmarked.remove(&["metadata", "deletionTimestamp"]));
+        assert!(row.strategy.awaits(&unmarked));
     });
 }
 
