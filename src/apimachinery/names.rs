@@ -485,6 +485,8 @@ fn dots(value: &str) -> Option<String> {
 pub enum NameRule {
     /// A DNS subdomain; most kinds.
     DnsSubdomain,
+    /// As [`Self::DnsSubdomain`], but the beginning of a generated name is not checked by itself.
+    GeneratedSubdomain,
     /// A DNS label.
     DnsLabel,
     /// A DNS label that starts with a letter.
@@ -502,7 +504,7 @@ impl NameRule {
     /// Returns the complaints about a whole name.
     pub fn name(self, name: &str) -> Vec<String> {
         match self {
-            Self::DnsSubdomain => dns1123_subdomain(name),
+            Self::DnsSubdomain | Self::GeneratedSubdomain => dns1123_subdomain(name),
             Self::DnsLabel => dns1123_label(name),
             Self::Dns1035Label => dns1035_label(name),
             Self::PathSegment | Self::WholePathSegment => path_segment_name(name),
@@ -513,6 +515,7 @@ impl NameRule {
     /// Returns the complaints about the beginning of a generated name, which may end in a dash.
     pub fn prefix(self, prefix: &str) -> Vec<String> {
         match self {
+            Self::GeneratedSubdomain => Vec::new(),
             Self::PathSegment => path_segment_prefix(prefix),
             Self::WholePathSegment => self.name(prefix),
             // As upstream does: the dash and the byte before it are replaced by one valid byte.

@@ -83,5 +83,6 @@ fn the_beginning_of_a_generated_name_may_be_checked_as_a_whole() {
         let found = |rule: NameRule| rule.prefix(prefix).len();
         assert_eq!(found(NameRule::PathSegment), part, "{prefix}");
         assert_eq!(found(NameRule::WholePathSegment), whole, "{prefix}");
+        assert_eq!(found(NameRule::GeneratedSubdomain), 0, "{prefix}");
     }
 }

@@ -432,6 +432,7 @@ fn strategy(strategy: &Value, path: &Path<'_>, errors: &mut Complaints) {
 #[cfg(test)]
 mod tests {
     use super::{ENDLESS_HISTORY, own_warnings, unchanged};
+    use polyplane_apimachinery::complaints::Complaints;
     use polyplane_apimachinery::{Value, json};
 
     #[test]

@@ -169,14 +169,11 @@ fn validate_spec(object: &Value, old: &Value) -> Complaints {
         let detail = "at least 1 access mode is required";
         errors.push(FieldError::required(&path.child("accessModes"), detail));
     }
-    let mut selector =
-        labels::validate_label_selector(spec.get("selector"), &path.child("selector"));
+    let selector = labels::validate_label_selector(spec.get("selector"), &path.child("selector"));
     let stale = !labels::validate_label_selector(old["spec"].get("selector"), &path).is_empty();
-    if stale {
-        // Invalid values that were stored once are allowed to stay.
-        selector.retain(|error| !error.field.contains("values["));
-    }
-    errors.extend(selector);
+    // Invalid values that were stored once are allowed to stay.
+    let is_shown = |error: &FieldError| !(stale && error.field.contains("values["));
+    errors.extend(selector.into_iter().filter(is_shown));
     checks::validate_modes(spec, &path, &mut errors);
     let resources = path.child("resources");
     let storage_path = resources.key("storage");

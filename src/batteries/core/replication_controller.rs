@@ -8,6 +8,7 @@ use crate::shared::validation::numbers::non_negative_members;
 use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, FieldErrorKind, Path};
 use polyplane_apimachinery::json::scan::Scanned;
+use polyplane_apimachinery::names::NameRule;
 use polyplane_apimachinery::{Str, Value, names};
 use polyplane_registry::strategy::{Context, Strategy, age};
 
@@ -33,6 +34,10 @@ fn default_labels(object: &mut Value) {
 }
 
 impl Strategy for ReplicationController {
+    fn name_rule(&self) -> Option<NameRule> {
+        Some(NameRule::GeneratedSubdomain)
+    }
+
     fn default(&self, object: &mut Value) {
         default_labels(object);
         defaults::default_template_at(object, &TEMPLATE);

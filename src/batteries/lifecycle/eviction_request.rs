@@ -4,6 +4,7 @@ use super::{progress, target, validate_create, validate_status, validate_update}
 use crate::shared::table_cells::{age_cell, name_cell};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::complaints::Complaints;
+use polyplane_apimachinery::names::NameRule;
 use polyplane_registry::strategy::{Context, Strategy};
 
 /// Behaviour of EvictionRequests.
@@ -11,6 +12,10 @@ use polyplane_registry::strategy::{Context, Strategy};
 pub struct EvictionRequest;
 
 impl Strategy for EvictionRequest {
+    fn name_rule(&self) -> Option<NameRule> {
+        Some(NameRule::GeneratedSubdomain)
+    }
+
     fn counts_generation(&self, object: &Value, old: &Value) -> Option<bool> {
         Some(object["spec"] != old["spec"])
     }

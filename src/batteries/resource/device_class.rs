@@ -13,12 +13,17 @@ use polyplane_registry::Scope;
 use polyplane_registry::strategy::{Context, Strategy};
 
 const CONFIGS_MAX: usize = 32;
+const NAME_RULE: NameRule = NameRule::GeneratedSubdomain;
 
 /// Behaviour of DeviceClasses.
 #[derive(Debug)]
 pub struct DeviceClass;
 
 impl Strategy for DeviceClass {
+    fn name_rule(&self) -> Option<NameRule> {
+        Some(NAME_RULE)
+    }
+
     fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         let mut errors = object_metadata::validate_finalizers(object);
         validate_spec(&mut errors, &object["spec"], None);
@@ -26,7 +31,7 @@ impl Strategy for DeviceClass {
     }
 
     fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
-        let mut errors = object_metadata::validate(object, Scope::Cluster, NameRule::DnsSubdomain);
+        let mut errors = object_metadata::validate(object, Scope::Cluster, NAME_RULE);
         errors.extend(object_metadata::validate_update(object, old));
         validate_spec(&mut errors, &object["spec"], Some(&old["spec"]));
         errors

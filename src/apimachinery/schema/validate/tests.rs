@@ -97,12 +97,12 @@ fn an_update_repeats_no_old_complaint_and_keeps_what_is_immutable() {
     let bad = object("Not A Name");
     assert_eq!(
         SCHEMAS.validate(id, &object("ok"), None, &|_| true),
-        Vec::new()
+        Complaints::default()
     );
     assert!(!SCHEMAS.validate(id, &bad, None, &|_| true).is_empty());
     assert_eq!(
         SCHEMAS.validate(id, &bad, Some(&bad), &|_| true),
-        Vec::new()
+        Complaints::default()
     );
     let changed = messages(&SCHEMAS.validate(id, &object("other"), Some(&object("ok")), &|_| true));
     assert_eq!(changed, ["spec: Invalid value: null: field is immutable"]);

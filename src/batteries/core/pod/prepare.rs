@@ -5,6 +5,7 @@ use crate::shared::pod::defaults::items_mut;
 use crate::shared::pod::qos;
 use crate::shared::pod::validation::annotations::{APP_ARMOR, app_armor_profile};
 use crate::shared::pod::validation::security;
+use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::Path;
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Value, json};
@@ -93,7 +94,7 @@ pub fn take_app_armor_from_annotations(pod: &mut Value) {
             let Some(profile) = app_armor_profile(text) else {
                 continue;
             };
-            let mut complaints = Vec::new();
+            let mut complaints = Complaints::default();
             security::validate_app_armor(&profile, &Path::NIL, &mut complaints);
             if complaints.is_empty() && profile != of_pod {
                 container.set(&["securityContext", "appArmorProfile"], profile);

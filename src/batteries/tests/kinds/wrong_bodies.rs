@@ -184,6 +184,23 @@ async fn a_patched_scale_keeps_the_name_and_the_namespace_of_its_path() {
 }
 
 #[tokio::test]
+async fn some_kinds_check_a_generated_name_and_not_its_beginning() {
+    let site = open().await;
+    let classes = ["resource.k8s.io", "deviceclasses", ""];
+    let body = r#"{"metadata":{"generateName":"gpu."},"spec":{}}"#;
+    let made = ask(&site, Verb::Create, classes, "", body).await;
+    let made = made.expect("a suffix follows the dot");
+    assert!(made.str_at(&["metadata", "name"]).starts_with("gpu."));
+    let controllers = ["", "replicationcontrollers", ""];
+    let body = r#"{"metadata":{"generateName":"_x"},"spec":{}}"#;
+    let refused = ask(&site, Verb::Create, controllers, "", body).await;
+    let (code, message) = refused.expect_err("an underscore is in no name");
+    assert_eq!(code, 422);
+    assert!(message.contains("metadata.name: "), "{message}");
+    assert!(!message.contains("metadata.generateName"), "{message}");
+}
+
+#[tokio::test]
 async fn ports_that_are_none_are_refused_before_the_pod_is_looked_for() {
     let site = open().await;
     for (ports, answer) in [
