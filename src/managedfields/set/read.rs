@@ -176,19 +176,32 @@ fn read_content(name: &str, content: &str) -> Result<Value, ReadError> {
     Ok(value)
 }
 
-/// Makes all numbers floats, as upstream's reader does: large ones are written in another form then.
+/// Makes numbers floats, as upstream's reader does. A whole number that no float equals stays as it is: elements are
+/// ordered by what they are exactly, so its float would not be found among the items of the list that it comes from.
 fn make_floats(value: &mut Value) {
     match value {
-        Value::Int(number) => *value = Value::Float(*number as f64),
+        Value::Int(number) if (*number as f64) as i128 == i128::from(*number) => {
+            *value = Value::Float(*number as f64);
+        }
         Value::Array(items) => items.iter_mut().for_each(make_floats),
         Value::Object(members) => members.iter_mut().for_each(|(_, value)| make_floats(value)),
-        Value::Null | Value::Bool(_) | Value::Float(_) | Value::String(_) => {}
+        Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::String(_) => {}
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_number_that_is_read_equals_the_one_that_was_written() {
+        let large = 9_007_199_254_740_993_i64;
+        for number in [3, large, -large, large + 1, i64::MAX, i64::MIN] {
+            let read = PathElement::read(&format!("v:{number}"));
+            let read = read.expect("it is a number");
+            assert_eq!(read, Some(PathElement::value(number)));
+        }
+    }
 
     #[test]
     fn one_element_in_many_spellings_has_what_each_of_them_contains() {
