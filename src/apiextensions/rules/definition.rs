@@ -299,7 +299,11 @@ impl Compiler<'_> {
         };
         let message = message.map(|message| {
             let cost = message.map(|message| cost_of(&message, declaration));
-            cost.map_err(|refused| format!("messageExpression {}", refused.why))
+            cost.map_err(|refused| {
+                // Upstream names the expression in place of the program.
+                let why = refused.why.trim_start_matches("program ");
+                format!("messageExpression {why}")
+            })
         });
         Estimate {
             uses_old: match &compiled {
@@ -403,6 +407,17 @@ mod tests {
         assert!(bad[0].contains("program instantiation failed"), "{bad:?}");
         let unused = complaints(&rule("self.find('(') == ''"));
         assert_eq!(unused.len(), 2, "{unused:?}");
+    }
+
+    #[test]
+    fn a_message_expression_with_a_bad_constant_is_named_in_place_of_the_program() {
+        let bad = complaints(&json!({
+            "type": "string",
+            "maxLength": 10i64,
+            "x-kubernetes-validations": [{"rule": "true", "messageExpression": "self.find('(')"}]
+        }));
+        let why = ": messageExpression instantiation failed: error parsing regexp";
+        assert!(bad.iter().any(|text| text.contains(why)), "{bad:?}");
     }
 
     #[test]
