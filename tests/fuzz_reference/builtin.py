@@ -72,13 +72,15 @@ class Builtin:
     def create(self, kind):
         """Draws a case that creates an object and reads it."""
         tree = self.mutated(kind, self.base(kind))
+        dry = True if not kind.is_stored else None
         if self.dice.random() < 0.05 and isinstance(tree.get("metadata"), dict):
             tree["metadata"].update({"generateName": self.dice.choice(["x-", "", "a" * 250, "X_", "x."]), "name": self.dice.choice([None, "", "x"])})
-        dry = True if not kind.is_stored else None
+            # What has another name than the case's would not be removed.
+            dry = True
         steps = [Step("POST", kind.collection, self.query(dry), self.headers(), tree)]
         if kind.is_stored and not any(key == "dryRun" for key, _ in steps[0].query):
             steps.append(Step("GET", kind.collection + "/{{name}}", headers=[("Accept", self.dice.choice(ACCEPTS[:4] + [TABLE]))]))
-        return Case(kind.kind, steps, self.tidy(kind), not kind.is_stored)
+        return Case(kind.kind, steps, self.tidy(kind), dry is True)
 
     def tidy(self, kind):
         """Makes the step that removes what a case has stored."""

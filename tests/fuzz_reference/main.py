@@ -11,6 +11,7 @@ from admission import Admission
 from builtin import Builtin
 from crds import Custom
 from objects import NAMESPACE, served
+from parts import Parts
 from protobuf import Protobuf
 from raw import Raw
 from report import Report
@@ -19,7 +20,7 @@ from servers import Pair
 from steps import JSON, Player, Step
 from watch import WatchDrawer
 
-SORTS = {"create": 30, "update": 22, "patch": 22, "apply": 14, "read": 6, "raw": 3, "crd": 2, "cel": 1, "watch": 2, "protobuf": 8, "admission": 10}
+SORTS = {"create": 30, "update": 22, "patch": 22, "apply": 14, "read": 6, "raw": 3, "crd": 2, "cel": 1, "watch": 2, "protobuf": 8, "admission": 10, "part": 10}
 # The share of requests that may stay without an answer of either server: the reference panics at some of them.
 UNANSWERED_MAX = 0.01
 
@@ -75,7 +76,7 @@ def main():
     report = Report(player, os.environ.get("RESULTS"), os.environ.get("ACCEPTED"))
     builtin = Builtin(dice, schemas, kinds)
     custom = Custom(dice, schemas, player, report, wanted.seed)
-    drawers = {"raw": Raw(dice, builtin), "watch": WatchDrawer(dice, pair, wanted.kinds), "protobuf": Protobuf(dice, pair, builtin), "admission": Admission(dice, schemas, kinds)}
+    drawers = {"raw": Raw(dice, builtin), "watch": WatchDrawer(dice, pair, wanted.kinds), "protobuf": Protobuf(dice, pair, builtin), "admission": Admission(dice, schemas, kinds), "part": Parts(dice, builtin)}
     sorts = [wanted.only] if wanted.only else [sort for sort in SORTS if getattr(drawers.get(sort), "kinds", True)]
     for name in set(sorts) & set(drawers):
         if hasattr(drawers[name], "prepare"):

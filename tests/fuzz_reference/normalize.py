@@ -1,5 +1,6 @@
 """Replaces what must differ between two servers, and compares what is left."""
 
+import base64
 import datetime
 import json
 import re
@@ -10,13 +11,18 @@ import wire
 UUID = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b")
 VERSION = re.compile(r'((?:\\*"|)resourceVersion(?:\\*"|):\s?\\*")\d+(?=\\*")')
 # A version in a message.
-RECORDED = re.compile(r"current: \d+|(precondition|record|ResourceVersion): ?\(?\d+\)?|(precondition|record) \(\d+\)")
+RECORDED = re.compile(r"current: \d+|(precondition|record|ResourceVersion|object meta): ?\(?\d+\)?|(precondition|record) \(\d+\)")
 # The versions in what a server says of a version that it no longer has.
 TOO_OLD = re.compile(r"too old resource version: \d+ \(\d+\)")
 TIME = re.compile(r"\b" + str(datetime.datetime.now(datetime.timezone.utc).year) + r"-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 TOKEN_VOLUME = re.compile(r"kube-api-access-[a-z0-9]{5}\b")
 AGE = re.compile(r"^(\d+[smh])+$")
-CONTINUE = re.compile(r'("continue":\s?")[^"]+"')
+CONTINUE = re.compile(r'("continue":\s?")[^"]+"|(?m:^(\s*continue: )\S+$)')
+# A token of a service account: a header, claims and a signature.
+TOKEN = re.compile(r"eyJ[\w-]+\.(eyJ[\w-]+)\.[\w-]+")
+# The first bytes of a body in protobuf, among them lengths that versions and names change.
+FIRST_BYTES = re.compile(r"\(6b3873[0-9a-f]+ \.\.\.\)")
+DESCRIPTION = re.compile(r'"description":"(?:[^"\\]|\\.)*"')
 ADDRESS = re.compile(r"^10\.0\.\d+\.\d+$")
 STATUS_WRITERS = {"kube-apiserver", "api-priority-and-fairness-config-consumer-v1"}
 PROTOBUF = "application/vnd.kubernetes.protobuf"
@@ -42,6 +48,7 @@ def normalized(answer, request):
     for prefix in dict.fromkeys(GENERATED.findall(request) + cut):
         body = re.sub(re.escape(prefix[:58]) + r"[a-z0-9]{5}\b", prefix[:58].replace("\\", "") + "<drawn>", body)
     if tree is None:
+        body = DESCRIPTION.sub('"description":""', body)
         return YAML_ADDRESS.sub(r"\1<address>", YAML_PORT.sub(r"\1<port>", body))
     tree = json.loads(body)
     if isinstance(tree, dict) and tree.get("kind") in ("CustomResourceDefinition", "FlowSchema"):
@@ -91,16 +98,31 @@ def unestablished_wire(tree):
 
 def text(body):
     """Replaces uids, times, versions and drawn names in a text."""
+    body = TOKEN.sub(claims, body)
     body = UUID.sub(lambda found: found.group() if found.group().startswith("11111111") else "<uid>", body)
     body = VERSION.sub(r"\1<version>", body)
     body = RECORDED.sub("<version>", body)
     body = TOO_OLD.sub("too old resource version: <version>", body)
-    body = CONTINUE.sub(r'\1<continue>"', body)
+    body = CONTINUE.sub(lambda found: f'{found[1]}<continue>"' if found[1] else f"{found[2]}<continue>", body)
+    body = FIRST_BYTES.sub("(<bytes> ...)", body)
     body = TIME.sub("<time>", body)
     if ".go:" in body:
         body = SOURCE.sub("<source>", body)
     body = re.sub(r"\b(selfType)(\d+|\.spec\b)", r"\1", body)
     return TOKEN_VOLUME.sub("kube-api-access-<drawn>", body)
+
+
+def claims(found):
+    """Returns a token as its claims, with its lifetime in place of its times."""
+    try:
+        data = json.loads(base64.urlsafe_b64decode(found[1] + "=="))
+    except ValueError:
+        return found[0]
+    lasts = data.pop("exp", 0) - data.pop("iat", 0)
+    for name in ("nbf", "jti"):
+        data.pop(name, None)
+    # In single quotes, since it stands in a text.
+    return f"<token {json.dumps(data, sort_keys=True)} for {lasts} s>".replace('"', "'")
 
 
 def allocated(tree, request):
