@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use polyplane_strconv::quote::quote;
@@ -124,7 +125,7 @@ fn parse(text: &str) -> Result<Url, String> {
         Some((user, host)) => (Some(user), host),
         None => (None, host),
     };
-    check_host(host)?;
+    check_host(scheme, host)?;
     if let Some(user) = user {
         check_user(user)?;
     }
@@ -174,23 +175,65 @@ fn check_user(user: &str) -> Result<(), String> {
     check_escapes(password)
 }
 
-fn check_host(host: &str) -> Result<(), String> {
-    let port = if host.starts_with('[') {
-        let end = host
-            .rfind(']')
-            .ok_or_else(|| "missing ']' in host".to_owned())?;
-        &host[end + 1..]
-    } else {
-        let bad = host
-            .chars()
-            .find(|letter| " \"<>\\^`{|}".contains(*letter) || *letter == '%' && !host.is_ascii());
-        if let Some(bad) = bad {
-            let shown = quote(&bad.to_string());
-            return Err(format!("invalid character {shown} in host name"));
-        }
-        check_escapes(host)?;
-        host.find(':').map_or("", |at| &host[at..])
+fn check_host(scheme: &str, host: &str) -> Result<(), String> {
+    match host.rfind('[') {
+        Some(0) => return check_literal(host),
+        Some(_) => return Err("invalid IP-literal".to_owned()),
+        None => {}
+    }
+    let bad = host
+        .chars()
+        .find(|letter| " \"<>\\^`{|}".contains(*letter) || *letter == '%' && !host.is_ascii());
+    if let Some(bad) = bad {
+        let shown = quote(&bad.to_string());
+        return Err(format!("invalid character {shown} in host name"));
+    }
+    check_escapes(host)?;
+    // Of ASCII a host has only the percent sign itself escaped.
+    let is_ascii = |at: &usize| matches!(host.as_bytes()[at + 1], b'0'..=b'7');
+    let mut escapes = host.match_indices('%').map(|(at, _)| at);
+    if let Some(at) = escapes.find(|at| is_ascii(at) && !host[*at..].starts_with("%25")) {
+        return Err(format!("invalid URL escape {}", quote(&host[at..at + 3])));
+    }
+    // Hosts of databases may be several, each with a port.
+    let is_web = ["http", "https"]
+        .iter()
+        .any(|web| scheme.eq_ignore_ascii_case(web));
+    let colon = match is_web {
+        true => host.find(':'),
+        false => host.rfind(':'),
     };
+    check_port(colon.map_or("", |at| &host[at..]))
+}
+
+/// Checks a host in brackets: an IPv6 address, with or without a zone, and a port.
+fn check_literal(host: &str) -> Result<(), String> {
+    let end = host
+        .rfind(']')
+        .ok_or_else(|| "missing ']' in host".to_owned())?;
+    check_port(&host[end + 1..])?;
+    let inner = &host[1..end];
+    let address = match inner.split_once("%25") {
+        Some((address, zone)) if !zone.is_empty() => {
+            check_escapes(zone)?;
+            address
+        }
+        _ => inner,
+    };
+    match address.parse::<IpAddr>() {
+        Ok(IpAddr::V6(_)) => Ok(()),
+        Ok(IpAddr::V4(_)) => Err("invalid IP-literal".to_owned()),
+        Err(_) => {
+            let shown = quote(inner);
+            Err(format!(
+                "invalid host: ParseAddr({shown}): unable to parse IP"
+            ))
+        }
+    }
+}
+
+/// Checks what follows a host: nothing, or a colon and digits.
+fn check_port(port: &str) -> Result<(), String> {
     let digits = port
         .strip_prefix(':')
         .map(|digits| digits.bytes().all(|digit| digit.is_ascii_digit()));
@@ -279,6 +322,43 @@ fn query<'a>(context: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
 #[cfg(test)]
 mod tests {
     use super::complaint;
+
+    #[test]
+    fn brackets_of_a_host_enclose_all_of_an_address_of_ipv6() {
+        for good in [
+            "https://[::1]",
+            "https://[::1]:80/p",
+            "https://[fe80::1%25en0]",
+        ] {
+            assert_eq!(complaint(good), None, "{good}");
+        }
+        for (bad, why) in [
+            ("https://example.c[om:80/p", "invalid IP-literal"),
+            ("https://[::1][::2]", "invalid IP-literal"),
+            ("https://[192.0.2.1]", "invalid IP-literal"),
+            ("https://[::1", "missing ']' in host"),
+            ("https://[::1]x", "invalid port \"x\" after host"),
+            (
+                "https://[a]",
+                "invalid host: ParseAddr(\"a\"): unable to parse IP",
+            ),
+        ] {
+            assert_eq!(complaint(bad).as_deref(), Some(why), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_host_has_one_colon_in_urls_of_the_web_and_no_escaped_ascii() {
+        for good in ["db://a:1,b:2", "https://%25", "https://%C3%A9"] {
+            assert_eq!(complaint(good), None, "{good}");
+        }
+        for (bad, why) in [
+            ("HTTP://a:1,b:2", "invalid port \":1,b:2\" after host"),
+            ("https://a%20b", "invalid URL escape \"%20\""),
+        ] {
+            assert_eq!(complaint(bad).as_deref(), Some(why), "{bad}");
+        }
+    }
 
     #[test]
     fn a_user_with_letters_that_need_an_escape_makes_no_url() {
