@@ -209,7 +209,7 @@ class Parts:
                 Step("DELETE", path, [], [JSON], dice.choice(OPTIONS)), Step("POST", path + "/configmaps", [], [JSON], {"metadata": {"name": "x"}}), Step("PATCH", path, self.query(), self.headers(MERGE), {"spec": {"finalizers": finalizers}}),
             ]))
         last = {"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": "{{name}}"}, "spec": {"finalizers": []}}
-        return self.case("finalize", steps, path, [Step("DELETE", path), Step("PUT", path + "/finalize", [], [JSON], last)])
+        return self.case("finalize", steps, path, [Step("DELETE", path + "/configmaps/x"), Step("DELETE", path), Step("PUT", path + "/finalize", [], [JSON], last)])
 
     def many(self):
         """Draws deletions of many, of kinds that are stored, with selectors that only the case's object can have."""

@@ -168,7 +168,9 @@ class WatchDrawer:
                 if dice.random() < 0.07:
                     query.append((name, dice.choice(drawn)))
         # None that ends while there are writes: which events come before its end is chance.
-        query.append(("timeoutSeconds", "3" if dice.random() < 0.97 else dice.choice(["x", "1.5", "", "9223372036854775808"])))
+        # Both servers wait three seconds for a version that is not there yet.
+        seconds = "5" if ("resourceVersion", "99999999") in query else "3"
+        query.append(("timeoutSeconds", seconds if dice.random() < 0.97 else dice.choice(["x", "1.5", "", "9223372036854775808"])))
         accept = dice.choice([None, None, None, "application/json", TABLE, TABLE, PARTIAL, PARTIAL, PROTOBUF, STREAM, "application/json;stream=watch", "application/yaml", dice.choice(ACCEPTS)])
         if accept == TABLE and dice.random() < 0.4:
             query.append(("includeObject", dice.choice(["None", "Metadata", "Object", "x"])))
