@@ -61,7 +61,8 @@ pub struct RingStats {
 
 /// The membership of this replica. Before [`Ring::join`] it has no members and owns nothing.
 /// Afterwards it needs no further calls: a replica that loses its member key joins again as a
-/// newcomer without planes.
+/// newcomer without planes. If another process has joined under its name, it waits until that one has
+/// left.
 pub struct Ring {
     shared: Arc<RingState>,
     /// The channel of requests to the driver; unset until [`Ring::join`].

@@ -6,8 +6,9 @@
 //!   no member, it does not join either. A key that names none decides nothing, so the first replica
 //!   joins, and so do two that start at once: the ring then evicts one of them (`suspicion`). While it
 //!   does not join, a record in the store says so to the members (`candidates`).
-//! * *Between two lives* it pauses if no peer has reached it in the life that ended: whoever joins
-//!   again at once is evicted again at once, and moves planes each time.
+//! * *Between two lives* it waits while another process has its name: each would remove the other's key
+//!   in turn, and planes would move each time. And it pauses if no peer has reached it in the life that
+//!   ended: whoever joins again at once is evicted again at once, and moves planes each time.
 //!
 //! Must not decide who is a member, and must not know planes.
 
@@ -15,10 +16,13 @@ use crate::backoff::Backoff;
 use crate::log_limit::LogLimit;
 use crate::membership::candidates::Candidacy;
 use crate::membership::contact::{SAME_CA, advice};
+use crate::membership::member_record::decode_member;
 use crate::membership::state::RingState;
 use crate::peer_trust::Mistrust;
 use crate::peers::{PeerError, PeerMessage};
+use polyplane_fencing::Holder;
 use polyplane_ring::{Incarnation, Member, ReplicaId, Standing};
+use polyplane_storage::KeyValue;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
@@ -39,6 +43,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(30);
 /// Waits until this replica may join. `planes` is the runtime on which peers are called: connections
 /// live on the runtime that opens them, and later calls share them.
 pub(crate) async fn welcome(shared: Arc<RingState>, planes: Handle) {
+    // First, because nothing is wrong with the address of a replica whose name was taken.
+    until_name_is_free(&shared).await;
     pause_if_unreached(&shared, &planes).await;
     if shared.options.is_alone {
         return;
@@ -164,6 +170,50 @@ async fn ping(shared: &RingState, to: &Member) -> Result<(), PeerError> {
     reply.unwrap_or(Err(PeerError::TimedOut)).map(drop)
 }
 
+/// Waits, after a life, while another process has joined under this replica's name (PROTOCOL 5). Before
+/// its first life a replica waits for nobody: it replaces a process that has ended.
+async fn until_name_is_free(shared: &RingState) {
+    let Some(ended) = shared.current() else {
+        return;
+    };
+    let (mut backoff, mut limit) = (Backoff::default(), LogLimit::default());
+    loop {
+        match shared.store.get(ended.member_key()).await {
+            Ok((_, found)) => {
+                let taken = found.and_then(|found| why_name_is_taken(ended.holder(), &found));
+                let Some(why) = taken else {
+                    break;
+                };
+                if limit.is_due(shared.now()) {
+                    tracing::warn!("{why}");
+                }
+                shared.contact.hold_back(Some(why));
+            }
+            Err(error) => tracing::warn!(%error, "the store cannot be read; joining is retried"),
+        }
+        backoff.wait().await;
+    }
+    shared.contact.hold_back(None);
+}
+
+/// Returns why this replica does not join after its life `ended`, given the key under its name; `None` if
+/// the key is not newer than that life. A newer one can only be another process's, or was put by a join of
+/// this one that was given up: then it ends with its store lease, which nobody renews.
+fn why_name_is_taken(ended: &Holder, found: &KeyValue) -> Option<String> {
+    let incarnation = Incarnation::new(found.created.0);
+    if incarnation <= ended.incarnation {
+        return None;
+    }
+    let seen = decode_member(&found.value, incarnation);
+    let at = seen.map_or_else(String::new, |seen| format!(" at {}", seen.member.address));
+    let name = &ended.replica;
+    Some(format!(
+        "this replica does not join the ring, because another process{at} has joined under its name {name}: \
+         no two replicas that run at once may have one --replica-id; this one joins again once that one has \
+         left"
+    ))
+}
+
 /// Pauses before the next life if no peer has reached this replica in the last ones.
 async fn pause_if_unreached(shared: &Arc<RingState>, planes: &Handle) {
     let lives = shared.contact.unreached_lives();
@@ -210,6 +260,27 @@ fn own_member(shared: &RingState) -> Member {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bytes::Bytes;
+    use polyplane_storage::Revision;
+
+    #[test]
+    fn only_a_key_that_is_newer_than_the_ended_life_is_another_processs() {
+        let ended = Holder {
+            replica: "a".parse().expect("a replica id"),
+            incarnation: Incarnation::new(7),
+        };
+        let taken = |created: u64| {
+            let found = KeyValue {
+                key: Bytes::new(),
+                value: Bytes::new(),
+                created: Revision(created),
+                modified: Revision(9),
+                lease: None,
+            };
+            why_name_is_taken(&ended, &found).is_some()
+        };
+        assert_eq!([6, 7, 8].map(taken), [false, false, true]);
+    }
 
     #[test]
     fn pauses_between_lives_double_up_to_a_limit() {

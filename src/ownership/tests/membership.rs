@@ -52,6 +52,30 @@ async fn of_two_incarnations_the_newer_lives() {
     old.ring.vanish();
 }
 
+/// PROTOCOL 5: two processes of one name do not remove each other's keys in turn.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_whose_name_was_taken_joins_again_only_once_the_other_process_has_left() {
+    let town = Town::new();
+    let old = town.join("a").await;
+    let new = town.join("a").await;
+    let second = new.ring.holder().expect("it lives");
+    until("the old process says why it waits", || {
+        let why = old.ring.join_problem();
+        why.is_some_and(|why| why.contains("another process at a:1 has joined under its name a:"))
+    })
+    .await;
+    assert_eq!(new.ring.holder(), Some(second.clone()), "it is left alone");
+    assert_eq!(old.ring.holder(), None);
+    new.planes.close().await;
+    until("the old process is a member again", || {
+        let holder = old.ring.holder();
+        holder.is_some_and(|holder| holder.incarnation > second.incarnation)
+    })
+    .await;
+    assert_eq!(old.ring.join_problem(), None);
+    assert_eq!(old.ring.stats().lives_lost, 1);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_below_the_floor_does_not_join() {
     let town = Town::new();

@@ -362,7 +362,7 @@ async fn namesake(seeded: (u64, Option<Bug>)) -> History {
     let watching = receiving.break_off().await;
     run.writes(&plane, 2).await;
     let reader = run.slow_reader(&plane);
-    // Otherwise the first process would join again once it learns of the loss.
+    // The first process writes nothing more: a refused commit would tell it of the loss.
     first
         .store
         .plan()
