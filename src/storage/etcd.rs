@@ -29,6 +29,7 @@ mod calls;
 mod clients;
 mod credentials;
 mod feed;
+mod logins;
 mod members;
 mod reply;
 pub mod server;

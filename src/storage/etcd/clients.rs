@@ -10,6 +10,7 @@ use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
 use super::EtcdOptions;
 use super::credentials::Credentials;
+use super::logins::Logins;
 use super::reply::{Fault, describe, fault, is_untrusted};
 use super::server::OWN_AGENT;
 use crate::error::{OpenError, chain};
@@ -33,15 +34,20 @@ pub(super) struct Clients {
     streams: Client,
     pub(super) watches: WatchClient,
     user: Option<(String, String)>,
+    logins: Logins,
     pub(super) logged_in: AtomicBool,
 }
 
 impl Clients {
-    /// Requests a new token for both connections.
+    /// Requests a new token for both connections, unless another call has just done so.
     pub(super) async fn log_in(&self, endpoint: &str) -> Result<(), Fault> {
-        let Some(user) = &self.user else {
-            return Ok(());
-        };
+        match &self.user {
+            Some(user) => self.logins.log_in(self.try_log_in(user, endpoint)).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn try_log_in(&self, user: &(String, String), endpoint: &str) -> Result<(), Fault> {
         for client in [&self.calls, &self.streams] {
             let logged_in = client.clone().update_user(Some(user.clone())).await;
             match logged_in {
@@ -164,6 +170,7 @@ impl EndpointUrl {
             calls,
             streams,
             user: credentials.user.clone(),
+            logins: Logins::default(),
             logged_in: AtomicBool::new(false),
         }))
     }

@@ -129,6 +129,8 @@ pub(super) struct Member {
     asked: AtomicBool,
     /// The member's last report, until it is processed.
     report: Mutex<Option<Report>>,
+    /// The reason why the last login failed, as it was logged; empty if it did not.
+    login_trouble: Mutex<String>,
 }
 
 impl Member {
@@ -140,6 +142,7 @@ impl Member {
             term: watch::Sender::new(0),
             asked: AtomicBool::new(false),
             report: Mutex::default(),
+            login_trouble: Mutex::default(),
         }
     }
 
@@ -382,8 +385,14 @@ impl Members {
 
     /// Requests a new token at a member that does not know the old one.
     pub(super) async fn log_in(&self, member: &Member) {
-        if let Err(fault) = member.log_in().await {
-            tracing::warn!(endpoint = %member.endpoint, %fault, "cannot log in to etcd");
+        let trouble = match member.log_in().await {
+            Ok(()) => String::new(),
+            Err(fault) => fault.to_string(),
+        };
+        let before = std::mem::replace(&mut *member.login_trouble.lock(), trouble.clone());
+        // Each watch logs in again and again until the password is right.
+        if !trouble.is_empty() && trouble != before {
+            tracing::warn!(endpoint = %member.endpoint, fault = trouble, "cannot log in to etcd");
         }
     }
 
