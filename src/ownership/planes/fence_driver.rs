@@ -306,12 +306,7 @@ impl FenceDriver {
                 Action::EndTenure { end, .. } => {
                     self.answers_from.store(NO_TENURE, Ordering::Release);
                     inner.barrier = None;
-                    if let TenureEnd::Lost { .. } = end {
-                        tracing::warn!(
-                            fence = %String::from_utf8_lossy(&self.keys.fence),
-                            "another replica holds the fence"
-                        );
-                    }
+                    self.log_loss(end);
                 }
                 Action::Transact { .. }
                 | Action::ReadFence
@@ -325,6 +320,16 @@ impl FenceDriver {
                 | Action::NotTaken(_)
                 | Action::NotYet { .. } => {}
             }
+        }
+    }
+
+    /// Logs a loss of the fence. That of the member key was logged once, for all planes of the life.
+    fn log_loss(&self, end: &TenureEnd) {
+        let fence = String::from_utf8_lossy(&self.keys.fence);
+        match Loss::of(end, self.life.over().is_cancelled()) {
+            Some(Loss::Fence) => tracing::warn!(%fence, "another replica holds the fence"),
+            Some(Loss::Life) => tracing::debug!(%fence, "a tenure ended with the life"),
+            None => {}
         }
     }
 
@@ -359,10 +364,51 @@ impl FenceDriver {
     }
 }
 
+/// What a tenure ended with that was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Loss {
+    /// The life: the member key is gone. Nobody may have the fence yet.
+    Life,
+    /// The fence: another replica has taken it.
+    Fence,
+}
+
+impl Loss {
+    /// Returns the loss that ended a tenure; `None` if it was given up on purpose.
+    fn of(end: &TenureEnd, is_life_over: bool) -> Option<Self> {
+        match end {
+            TenureEnd::Relinquished => None,
+            // Without a refusal only the loss of the member key is known.
+            TenureEnd::Lost {
+                settled_through: None,
+            } => Some(Self::Life),
+            TenureEnd::Lost { .. } if is_life_over => Some(Self::Life),
+            TenureEnd::Lost { .. } => Some(Self::Fence),
+        }
+    }
+}
+
 fn machine(keys: &PlaneKeys, life: &OwnLife) -> PlaneFence {
     let kind = match keys.directory {
         Some(_) => PlaneKind::Tenant,
         None => PlaneKind::Root,
     };
     PlaneFence::new(keys.me.clone(), kind, life.rules())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tenure_that_ends_with_the_life_is_not_said_to_be_another_replicas() {
+        let lost = |at: Option<u64>| TenureEnd::Lost {
+            settled_through: at.map(polyplane_fencing::Revision::new),
+        };
+        let relinquished = TenureEnd::Relinquished;
+        assert_eq!(Loss::of(&relinquished, false), None);
+        assert_eq!(Loss::of(&lost(None), false), Some(Loss::Life));
+        assert_eq!(Loss::of(&lost(Some(9)), true), Some(Loss::Life));
+        assert_eq!(Loss::of(&lost(Some(9)), false), Some(Loss::Fence));
+    }
 }
