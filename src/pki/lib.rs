@@ -36,6 +36,7 @@ mod role;
 mod root_secret;
 mod serving;
 mod signing_request;
+mod trouble;
 
 use std::fs;
 use std::io;

@@ -17,6 +17,7 @@ use x509_parser::prelude::FromDer;
 use crate::PkiError;
 use crate::expiry::{CertificateUse, Expiries, ExpiryLog};
 use crate::pair::{Lookout, PairFiles};
+use crate::trouble::Trouble;
 
 /// The files of a certificate and its key, and the names for which it is served.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +38,7 @@ struct NamedCertificate {
     names: Vec<String>,
     files: PairFiles,
     lookout: Lookout,
+    trouble: Trouble,
     current: ArcSwap<Loaded>,
     expiry: ExpiryLog,
 }
@@ -70,6 +72,7 @@ impl NamedCertificates {
                 names,
                 files,
                 lookout,
+                trouble: Trouble::default(),
                 current: ArcSwap::from_pointee(first),
                 expiry,
             })
@@ -110,11 +113,17 @@ impl NamedCertificate {
         };
         match load(&self.files, &self.names, provider) {
             Ok(fresh) => {
+                self.trouble.end();
                 self.expiry.look_anew(&fresh.key.cert);
                 self.current.store(Arc::new(fresh));
                 self.lookout.taken(sight);
             }
-            Err(error) => tracing::error!(%error, "a serving certificate was not renewed"),
+            Err(error) => {
+                let error = &error as &dyn std::error::Error;
+                if self.trouble.is_news(error) {
+                    tracing::error!(error, "a serving certificate was not renewed");
+                }
+            }
         }
     }
 }

@@ -34,6 +34,7 @@ use crate::files::lock;
 use crate::pair::{Lookout, PairFiles, certificates};
 use crate::peer_cas::PeerCas;
 use crate::role::{self, PEER_ROLE, Unmarked};
+use crate::trouble::Trouble;
 use crate::{Authority, Identity, PkiError, leaf, leaf_renewal_age, make_folder};
 
 /// The name and version of the protocol between replicas, on which a handshake agrees.
@@ -50,6 +51,7 @@ pub struct PeerTls {
     unmarked: Unmarked,
     provider: Arc<CryptoProvider>,
     lookout: Lookout,
+    trouble: Trouble,
     current: ArcSwap<PeerConfigs>,
     expiry: ExpiryLog,
     expiries: Arc<Expiries>,
@@ -137,6 +139,7 @@ impl PeerTls {
             unmarked,
             provider,
             lookout,
+            trouble: Trouble::default(),
             current: ArcSwap::from_pointee(first),
             expiry,
             expiries,
@@ -165,6 +168,7 @@ impl PeerTls {
         let (source, roots) = (&self.source, &self.roots);
         match source.configs(roots, &self.replica, self.unmarked, &self.provider) {
             Ok(fresh) => {
+                self.trouble.end();
                 self.expiry.look_anew(&fresh.chain);
                 self.expiries.record(CertificateUse::PeerCa, &fresh.roots);
                 let fresh = Arc::new(fresh);
@@ -177,7 +181,9 @@ impl PeerTls {
             }
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
-                tracing::error!(error, "the changed peer certificates cannot be used");
+                if self.trouble.is_news(error) {
+                    tracing::error!(error, "the changed peer certificates cannot be used");
+                }
                 current
             }
         }

@@ -12,6 +12,7 @@ use rustls::sign::CertifiedKey;
 use crate::expiry::{CertificateUse, ExpiryLog};
 use crate::named::NamedCertificates;
 use crate::pair::Lookout;
+use crate::trouble::Trouble;
 use crate::{Identity, Pki, PkiError, leaf_renewal_age};
 
 /// The reason why TLS for clients cannot be set up.
@@ -33,6 +34,7 @@ pub struct RenewingCertificate {
     provider: Arc<CryptoProvider>,
     /// Detects changes of the files if the certificate was given as files.
     lookout: Option<Lookout>,
+    trouble: Trouble,
     current: ArcSwap<Issued>,
     expiry: ExpiryLog,
     named: NamedCertificates,
@@ -61,6 +63,7 @@ impl RenewingCertificate {
         expiry.look_anew(&first.key.cert);
         Ok(Self {
             lookout,
+            trouble: Trouble::default(),
             pki,
             names,
             provider,
@@ -88,6 +91,7 @@ impl RenewingCertificate {
         match issue(&self.pki, &self.names, &self.provider) {
             Ok(fresh) => {
                 let key = Arc::clone(&fresh.key);
+                self.trouble.end();
                 self.expiry.look_anew(&key.cert);
                 self.current.store(Arc::new(fresh));
                 if let (Some(lookout), Some(sight)) = (&self.lookout, sight) {
@@ -96,7 +100,10 @@ impl RenewingCertificate {
                 key
             }
             Err(error) => {
-                tracing::error!(%error, "the serving certificate was not renewed");
+                let error = &error as &dyn std::error::Error;
+                if self.trouble.is_news(error) {
+                    tracing::error!(error, "the serving certificate was not renewed");
+                }
                 Arc::clone(&current.key)
             }
         }
