@@ -78,6 +78,7 @@ impl Sweeper {
     async fn write_figures(&self, root: &Tenant) {
         let figures = self.planes.figures_of_ring().await;
         let awake: HashMap<&str, (u64, u64)> = figures
+            .planes
             .iter()
             .filter_map(|figures| {
                 let size = (figures.own_objects()?, figures.bytes);

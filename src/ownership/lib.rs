@@ -67,7 +67,7 @@ pub use peers::{
     Used, ViewMember,
 };
 pub use planes::delete::DeleteError;
-pub use planes::inspect::{FencePage, FenceRow, FenceSeen, InspectError};
+pub use planes::inspect::{FencePage, FenceRow, FenceSeen, InspectError, RingFigures};
 pub use planes::level_floor::RaiseError;
 pub use planes::metrics::PlanesStats;
 pub use planes::options::{DeriveParams, PlanesOptions};

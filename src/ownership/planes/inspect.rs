@@ -8,6 +8,7 @@ use crate::records::{Damaged, FENCES, decode_fence, fence_key, plane_of};
 use bytes::Bytes;
 use polyplane_fencing::FenceState;
 use polyplane_plane::{Plane, PlaneStats};
+use polyplane_ring::ReplicaId;
 use polyplane_storage::{KeyValue, RangeRequest, ReadError, Revision};
 use std::time::Duration;
 
@@ -52,6 +53,15 @@ pub struct FencePage {
     pub more: bool,
 }
 
+/// The sizes of the planes in memory anywhere in the ring.
+#[derive(Debug, Clone, Default)]
+pub struct RingFigures {
+    /// The sizes at the replicas that have answered.
+    pub planes: Vec<Figures>,
+    /// The members that have not answered. Their planes are missing.
+    pub silent: Vec<ReplicaId>,
+}
+
 /// The reason why a fence cannot be shown.
 #[derive(Debug, thiserror::Error)]
 pub enum InspectError {
@@ -84,10 +94,12 @@ impl Planes {
             .collect()
     }
 
-    /// Returns the sizes of the planes in memory anywhere in the ring, without those of replicas
-    /// that do not answer.
-    pub async fn figures_of_ring(&self) -> Vec<Figures> {
-        let mut figures = self.figures();
+    /// Returns the sizes of the planes in memory anywhere in the ring.
+    pub async fn figures_of_ring(&self) -> RingFigures {
+        let mut figures = RingFigures {
+            planes: self.figures(),
+            silent: Vec::new(),
+        };
         let view = self.ring().view();
         for member in view.members() {
             if member.id == *self.ring().id() {
@@ -96,8 +108,9 @@ impl Planes {
             let asked = self
                 .ring()
                 .call(member, PeerMessage::Figures.into(), PATIENCE);
-            if let Ok(PeerReply::Figures { planes }) = asked.await {
-                figures.extend(planes);
+            match asked.await {
+                Ok(PeerReply::Figures { planes }) => figures.planes.extend(planes),
+                Ok(_) | Err(_) => figures.silent.push(member.id.clone()),
             }
         }
         figures

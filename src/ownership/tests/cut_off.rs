@@ -104,6 +104,17 @@ async fn a_replica_that_is_cut_off_follows_the_ring_by_a_peers_view() {
     until("it joins again", || members(&a) == ["a", "c"]).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn figures_of_the_ring_name_the_members_that_do_not_answer() {
+    let town = Town::new();
+    let a = town.join("a").await;
+    town.join("b").await;
+    until("a sees b", || members(&a) == ["a", "b"]).await;
+    assert!(a.planes.figures_of_ring().await.silent.is_empty());
+    town.wires.ending.lock().push((id("a"), id("b")));
+    assert_eq!(a.planes.figures_of_ring().await.silent, [id("b")]);
+}
+
 /// No replica reaches the store. No peer then has a newer view than a replica's own, so every
 /// replica keeps its life until the store itself answers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -6,7 +6,7 @@ use super::exists;
 use super::print::{Table, line, progress};
 use crate::cli::usage::{Limit, SpecLimitOptions, TopOptions};
 use polyplane_apimachinery::Value;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Instant;
 
 /// The limits, each with its name in the spec, in the order in which they are shown.
@@ -71,23 +71,22 @@ fn set(plane: &mut Value, given: &[(&str, i64)]) {
 /// Returns the error as a message for the user.
 pub async fn top(client: &Client, options: &TopOptions) -> anyhow::Result<()> {
     let began = Instant::now();
-    let mut before = HashMap::new();
+    let mut before = None;
     if !options.over.is_zero() {
-        for plane in report(client).await?.items_at(&["planes"]) {
-            before.insert(plane.str_at(&["id"]).to_owned(), Used::of(plane));
-        }
+        before = Some(report(client).await?);
         tokio::time::sleep(options.over).await;
     }
     let report = report(client).await?;
     let seconds = began.elapsed().as_secs_f64();
-    let mut rows: Vec<(Used, &Value)> = report
-        .items_at(&["planes"])
-        .iter()
-        .map(|plane| {
-            let known = before.get(plane.str_at(&["id"])).copied();
-            (Used::of(plane).since(known.unwrap_or_default()), plane)
-        })
-        .collect();
+    let silent: BTreeSet<&str> = before.iter().chain([&report]).flat_map(silent).collect();
+    if !silent.is_empty() {
+        let names: Vec<&str> = silent.into_iter().collect();
+        progress(&format!(
+            "without control planes of replicas that did not answer: {}\n",
+            names.join(", ")
+        ));
+    }
+    let mut rows = rows(before.as_ref(), &report);
     rows.sort_by_key(|(used, _)| std::cmp::Reverse((used.cpu_millis, used.requests)));
     rows.truncate(options.limit);
     if rows.is_empty() {
@@ -153,6 +152,35 @@ fn print_rates(rows: &[(Used, &Value)], seconds: f64) -> std::io::Result<()> {
     Table::new(headings).print(&rows)
 }
 
+/// Returns the planes of a report with what they have used since the one before. While a replica did not
+/// answer the one before, planes that are new in this one are left out: they may be that replica's, with
+/// all that they have used since they woke.
+fn rows<'a>(before: Option<&Value>, report: &'a Value) -> Vec<(Used, &'a Value)> {
+    let known: HashMap<&str, Used> = before
+        .into_iter()
+        .flat_map(|before| before.items_at(&["planes"]))
+        .map(|plane| (plane.str_at(&["id"]), Used::of(plane)))
+        .collect();
+    let all_answered = before.is_none_or(|before| silent(before).next().is_none());
+    let row = |plane: &'a Value| match known.get(plane.str_at(&["id"])) {
+        Some(known) => Some((Used::of(plane).since(*known), plane)),
+        None => all_answered.then(|| (Used::of(plane), plane)),
+    };
+    report
+        .items_at(&["planes"])
+        .iter()
+        .filter_map(row)
+        .collect()
+}
+
+/// Returns the replicas that did not answer. A server of an earlier release names none.
+fn silent(report: &Value) -> impl Iterator<Item = &str> {
+    report
+        .items_at(&["silent"])
+        .iter()
+        .filter_map(Value::as_str)
+}
+
 async fn report(client: &Client) -> anyhow::Result<Value> {
     Ok(client.send("GET", "/polyplane/top", None).await?)
 }
@@ -208,6 +236,31 @@ mod tests {
         assert_eq!(plane, expected);
         set(&mut plane, &[("watches", -1), ("bytes", -1)]);
         assert!(plane.at(&["spec", "limits"]).is_none());
+    }
+
+    #[test]
+    fn a_plane_that_a_silent_replica_may_have_owned_is_not_shown_with_all_that_it_used() {
+        let plane = |id: &str, requests: i64| json!({"id": (id), "requests": (requests)});
+        let now = json!({"planes": [(plane("a", 7)), (plane("b", 900))]});
+        let shown = |before: Option<&Value>| {
+            let rows = rows(before, &now);
+            let shown = rows
+                .iter()
+                .map(|(used, plane)| (plane.str_at(&["id"]), used.requests));
+            shown
+                .map(|(id, requests)| (id.to_owned(), requests))
+                .collect::<Vec<_>>()
+        };
+        let all = json!({"planes": [(plane("a", 5))]});
+        let some = json!({"planes": [(plane("a", 5))], "silent": ["r1"]});
+        let (a, b) = (("a".to_owned(), 2), ("b".to_owned(), 900));
+        assert_eq!(
+            shown(Some(&all)),
+            [a.clone(), b.clone()],
+            "b woke meanwhile"
+        );
+        assert_eq!(shown(Some(&some)), [a]);
+        assert_eq!(shown(None), [("a".to_owned(), 7), b], "totals");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The answer of `/polyplane/top`: what the planes in use have taken of their owners since they woke.
-//! Each owner answers from its memory; a replica that does not answer in time is left out.
+//! Each owner answers from its memory; a replica that does not answer in time is named, and its planes are
+//! missing.
 
 use crate::replica::plane_directory::PlaneDirectory;
 use polyplane_apimachinery::status::ApiError;
@@ -16,6 +17,9 @@ struct Report {
     planes: Vec<PlaneUsage>,
     /// The number of planes in use that the report leaves out.
     more: usize,
+    /// The members that did not answer. Their planes are missing.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    silent: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -40,7 +44,9 @@ pub async fn of_ring(directory: &PlaneDirectory) -> Result<Vec<u8>, ApiError> {
         ROOT => Some(ROOT.to_owned()),
         id => Some(directory.rows.by_id(id)?.name.as_str().to_owned()),
     };
+    let silent = figures.silent.iter().map(ToString::to_string).collect();
     let mut planes: Vec<PlaneUsage> = figures
+        .planes
         .iter()
         .filter_map(|figures| {
             Some(PlaneUsage {
@@ -59,6 +65,10 @@ pub async fn of_ring(directory: &PlaneDirectory) -> Result<Vec<u8>, ApiError> {
     planes.sort_by_key(|plane| Reverse((plane.cpu_millis, plane.requests)));
     let more = planes.len().saturating_sub(PLANES_MAX);
     planes.truncate(PLANES_MAX);
-    let report = Report { planes, more };
+    let report = Report {
+        planes,
+        more,
+        silent,
+    };
     serde_json::to_vec(&report).map_err(|error| ApiError::internal(error.to_string()))
 }
