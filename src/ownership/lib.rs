@@ -23,7 +23,7 @@
 //! # Where the rules of `fencing/PROTOCOL.md` are
 //! The machines of `fencing` enforce 1, 2, 6, 7, 9, 10 and 17; the drivers send each transaction
 //! once and report its outcome (`planes/fence_driver`). Of the others, in `membership`: 3, 11 and
-//! 16 in `own_life` (the read lease's copy); 5 in `member_driver` and `members`; 8 in
+//! 16 in `own_life` (the read lease's copy); 5 in `member_driver`, `members` and `welcome`; 8 in
 //! `lease_terms`; 11 also in `member_driver`; 18 in `suspicion` and `member_driver` (progress); 21
 //! in [`Ring::next_observed`]; 22 in [`Ring::newcomer`]; 23 in `candidates`. In `planes`: 3 and 16 in `fence_driver`
 //! (the tenure's copy); 12 in `release` (Released of the root names a head that counts the commits

@@ -264,7 +264,7 @@ mod tests {
     use polyplane_storage::Revision;
 
     #[test]
-    fn only_a_key_that_is_newer_than_the_ended_life_is_another_processs() {
+    fn only_a_key_that_is_newer_than_the_ended_life_belongs_to_another_process() {
         let ended = Holder {
             replica: "a".parse().expect("a replica id"),
             incarnation: Incarnation::new(7),
