@@ -398,8 +398,10 @@ impl BackendState {
                     }
                     _ => self.explained(LocateError::Unavailable),
                 };
-                // While the store takes no writes each request meets this, and the store's state is logged.
-                let is_expected = matches!(shown, LocateError::StoreReadOnly(_));
+                // While the store takes no writes, or the ring changes, each request meets this, and the state of
+                // the store or of the ring is logged.
+                let is_expected =
+                    matches!(shown, LocateError::StoreReadOnly(_)) || is_change_of_ring(&error);
                 let error = anyhow::Error::from(error);
                 match is_expected {
                     true => tracing::debug!(plane = %located.name, "cannot wake: {error:#}"),
@@ -437,6 +439,20 @@ impl BackendState {
             Health::Ok => "it has refused one".to_owned(),
         }
     }
+}
+
+/// Returns whether a plane does not wake only because this replica, or the plane's holder, has changed in the
+/// ring meanwhile.
+fn is_change_of_ring(error: &WakeError) -> bool {
+    matches!(
+        error,
+        WakeError::Unavailable(
+            Unavailable::NotInRing
+                | Unavailable::MemberKeyLost
+                | Unavailable::FenceLost
+                | Unavailable::FenceChanged
+        )
+    )
 }
 
 /// An awake plane.
@@ -496,5 +512,20 @@ impl PlaneApi for TenantApi {
             }
             Ok(answer)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plane_that_does_not_wake_is_an_error_of_the_log_unless_the_ring_has_changed() {
+        let of_ring = |why| is_change_of_ring(&WakeError::Unavailable(why));
+        assert!(of_ring(Unavailable::NotInRing));
+        assert!(of_ring(Unavailable::MemberKeyLost));
+        assert!(of_ring(Unavailable::FenceLost));
+        assert!(!of_ring(Unavailable::TaskEnded));
+        assert!(!of_ring(Unavailable::HolderFailed("why".to_owned())));
     }
 }
