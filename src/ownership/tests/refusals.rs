@@ -83,6 +83,31 @@ async fn a_plane_that_would_sleep_while_its_store_refuses_serves_on_and_writes_a
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plane_that_is_read_only_because_it_could_not_sleep_says_why() {
+    let (_town, a, _birth, plane) = one_with_a_plane().await;
+    Trouble::Full.begins(&a);
+    let planes = Arc::clone(&a.planes);
+    let sleeping = tokio::spawn(async move {
+        loop {
+            planes.put_to_sleep(planes.slots()).await;
+            tokio::task::yield_now().await;
+        }
+    });
+    // Kept when it is seen: a release that is tried again pauses the plane.
+    let seen = Mutex::new(None);
+    until("it is read-only", || {
+        let why = plane.read_only();
+        let is_read_only = why.is_some();
+        *seen.lock() = why;
+        is_read_only
+    })
+    .await;
+    sleeping.abort();
+    let why = seen.into_inner().expect("it was seen");
+    assert!(why.contains("release"), "{why}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plane_whose_store_is_full_before_a_commit_is_settled_refuses_writes_and_goes_on() {
     for unknown in [CommitFault::UnknownApplied, CommitFault::UnknownNotApplied] {
         let is_applied = unknown == CommitFault::UnknownApplied;

@@ -36,6 +36,8 @@ const LANDED_BYTES_MAX: usize = 256 << 10;
 /// Number of times that a write is sent again after the store did not reply to it and it was proven
 /// not to be applied. More would hide a dead store from the client.
 const UNANSWERED_MAX: u32 = 3;
+/// Why a plane is read-only while no part of it was refused: the fence counts refused releases too.
+const RELEASE_REFUSED: &str = "it has refused to release the control plane";
 
 /// One operation in the queue.
 #[derive(Debug)]
@@ -216,7 +218,7 @@ pub(crate) struct Sequencer {
     share: usize,
     /// The reason why the plane has ended here, if it has.
     ended: Option<Ended>,
-    /// The store's reason for refusing the last refused part.
+    /// The store's reason for refusing the last refused part; `RELEASE_REFUSED` before there is one.
     refusal: String,
     /// The store's reason for refusing to settle the part under way; `None` while it does not. Until
     /// the part is settled, the accepted state lacks it and no write is accepted.
@@ -242,7 +244,7 @@ impl Sequencer {
             listed: false,
             share: 0,
             ended: None,
-            refusal: String::new(),
+            refusal: RELEASE_REFUSED.to_owned(),
             withheld: None,
             position: 0,
             durable: 0,
