@@ -159,7 +159,10 @@ async fn a_scale_of_a_built_in_kind_is_one_of_the_served_version() {
 async fn a_patched_scale_keeps_the_name_and_the_namespace_of_its_path() {
     let site = open().await;
     let controller = json!({"spec": {"replicas": 1i64, "selector": {"a": "b"}, "template": {
-        "metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}}});
+        "metadata": {"labels": {"a": "b"}}, "spec": {
+            "restartPolicy": "Always", "dnsPolicy": "ClusterFirst", "terminationGracePeriodSeconds": 30i64,
+            "containers": [{
+                "name": "c", "image": "i", "imagePullPolicy": "Always", "terminationMessagePolicy": "File"}]}}}});
     site.put("replicationcontrollers", "rc", controller).await;
     let none = "the name of the object (rc based on URL) was undeterminable: name must be provided";
     for (body, text) in [
@@ -191,6 +194,11 @@ async fn some_kinds_check_a_generated_name_and_not_its_beginning() {
     let made = ask(&site, Verb::Create, classes, "", body).await;
     let made = made.expect("a suffix follows the dot");
     assert!(made.str_at(&["metadata", "name"]).starts_with("gpu."));
+    let row = site.tenant.base.stored("", "namespaces");
+    let namespace =
+        json!({"metadata": {"name": "default", "uid": "n"}, "status": {"phase": "Active"}});
+    site.put_whole(row.expect("the kind is stored"), namespace)
+        .await;
     let controllers = ["", "replicationcontrollers", ""];
     let body = r#"{"metadata":{"generateName":"_x"},"spec":{}}"#;
     let refused = ask(&site, Verb::Create, controllers, "", body).await;
