@@ -19,6 +19,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
 use parking_lot::Mutex;
 use polyplane_ownership::PeerHandler;
 use polyplane_pki::SHARED_NAME;
+use polyplane_registry::Verb;
 use polyplane_ring::ReplicaId;
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
@@ -47,6 +48,8 @@ use crate::peer::transport::{MESSAGE_PATH, PeerTransport, SENDER, error_chain};
 use crate::peer::wire;
 use crate::pipeline::{self, Caller, Origin};
 use crate::request::inbound::Inbound;
+use crate::request::request_info::RequestInfo;
+use crate::request::route::{Route, parse_query};
 use crate::request::seats::Seats;
 use crate::server_state::ServerState;
 use crate::watch::record::WatchForm;
@@ -343,11 +346,7 @@ async fn answer(
     }
     if request.headers().contains_key(FORWARDED_BY) {
         let watch_form = WatchForm::of(request.headers());
-        let target = request
-            .uri()
-            .path_and_query()
-            .map_or("", |target| target.as_str());
-        if target.contains("watch") && !request.headers().contains_key(WATCH_PROTOBUF) {
+        if !request.headers().contains_key(WATCH_PROTOBUF) && is_watch(&request) {
             // That replica would mix lines into the watch when it resumes it.
             negotiate::drop_protobuf(request.headers_mut());
         }
@@ -378,6 +377,17 @@ async fn answer(
         return message(&side, &from, request.into_body()).await;
     }
     text(StatusCode::NOT_FOUND, "404 page not found\n")
+}
+
+/// Returns whether a request is a watch, as the pipeline reads it. Names, namespaces and selectors may contain
+/// the word as well.
+fn is_watch<B>(request: &Request<B>) -> bool {
+    let Ok(route) = Route::parse(request.uri().path()) else {
+        return false;
+    };
+    let query = parse_query(request.uri().query());
+    let info = RequestInfo::parse(request.method(), &route.path, &query);
+    matches!(info, Ok(RequestInfo::Resource(info)) if info.verb == Some(Verb::Watch))
 }
 
 /// Returns the permits that a message of this length needs.
@@ -427,4 +437,32 @@ async fn message(side: &PeerSide, from: &str, mut body: PeerStream) -> Reply {
     let json = HeaderValue::from_static("application/json");
     reply.headers_mut().insert(CONTENT_TYPE, json);
     reply
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watch_is_known_by_its_verb_and_not_by_the_word() {
+        for (target, expected) in [
+            ("/clusters/a/api/v1/pods?watch=1", true),
+            ("/clusters/a/api/v1/pods?labelSelector=a%3Db&watch", true),
+            ("/clusters/a/api/v1/watch/pods", true),
+            ("/clusters/0/control-plane/api/v1/pods?watch=true", true),
+            ("/api/v1/pods?w%61tch=1", true),
+            ("/clusters/a/api/v1/pods?watch=false", false),
+            ("/clusters/a/api/v1/pods?labelSelector=watch%3D1", false),
+            ("/clusters/a/api/v1/namespaces/watch/pods", false),
+            ("/clusters/a/api/v1/namespaces/b/pods/watch?watch=1", false),
+            ("/clusters/watch/api/v1/pods", false),
+            ("/clusters/a/apis/watch.io/v1/watches", false),
+            ("/clusters/a/version?watch=1", false),
+            ("/clusters/A/api/v1/pods?watch=1", false),
+        ] {
+            let request = Request::builder().uri(target).body(());
+            let request = request.expect("a request");
+            assert_eq!(is_watch(&request), expected, "{target}");
+        }
+    }
 }

@@ -99,6 +99,27 @@ async fn a_request_is_answered_by_the_owner_as_if_it_had_come_there() {
 }
 
 #[tokio::test]
+async fn a_forwarded_read_is_answered_in_the_form_that_was_wanted_whatever_it_names() {
+    const ACCEPT: &str = "application/vnd.kubernetes.protobuf,application/json";
+    let ring = Ring::start(2).await;
+    let mut client = ring.client(1).await;
+    for path in [
+        POD,
+        "/clusters/team-a/api/v1/namespaces/watchers/pods/a",
+        "/clusters/team-a/api/v1/namespaces/ns/pods/watch",
+        "/clusters/team-a/api/v1/namespaces/ns/pods/a?comment=watch",
+    ] {
+        let reply = client.get_as(path, ACCEPT).await;
+        let seen = reply.json();
+        assert_eq!(
+            (&seen["replica"], &seen["accept"]),
+            (&0.into(), &ACCEPT.into()),
+            "{path}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn a_hop_waits_for_no_timer() {
     const REQUESTS: u32 = 25;
     let ring = Ring::start(2).await;

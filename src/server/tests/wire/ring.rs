@@ -250,6 +250,7 @@ fn about(seen: &Seen, request: &ResourceRequest) -> AnswerBody {
         "replica": seen.index,
         "user": request.user.name.as_str(),
         "groups": request.user.groups.iter().map(|group| group.as_str()).collect::<Vec<_>>(),
+        "accept": request.accept,
         "secondsLeft": left.as_secs(),
         "body": String::from_utf8_lossy(&request.body),
     });
