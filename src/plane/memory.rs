@@ -21,6 +21,9 @@ const BUDGET_DEFAULT: usize = 1 << 30;
 const SHED_SIXTEENTHS: usize = 15;
 /// Number of enrolled logs at which dropped logs are removed from the list for the first time.
 const FORGET_FIRST: usize = 64;
+/// As [`TIMES_FREE`], of the share of trees: a plane that is alone gets half of it. One request may take all that its plane
+/// gets, until a webhook has answered. With more, it would leave others less than their large objects need.
+const TIMES_FREE_OF_TREES: u64 = 1;
 
 /// A part of the budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,6 +91,21 @@ impl Share {
     pub fn part_of(self, budget: usize) -> usize {
         let part = &PARTS[self as usize];
         (budget / 100 * part.percent).min(part.bytes_max)
+    }
+
+    /// Returns how many times as much of the share as is free a plane may have.
+    fn times_free(self) -> u64 {
+        match self {
+            Self::Trees => TIMES_FREE_OF_TREES,
+            Self::Logs
+            | Self::Rendered
+            | Self::Interner
+            | Self::StreamedStates
+            | Self::Exports
+            | Self::Answers
+            | Self::Bodies
+            | Self::Selectors => TIMES_FREE,
+        }
     }
 
     /// Returns the share's name in metrics.
@@ -195,7 +213,7 @@ impl Memory {
     /// more counts with so many, or it would be refused for ever.
     #[must_use]
     pub fn most_for_one(&self, share: Share) -> usize {
-        let times = TIMES_FREE as usize;
+        let times = share.times_free() as usize;
         self.limit(share) / (times + 1) * times
     }
 
@@ -372,7 +390,7 @@ impl Reservation {
         let held = self.plane.as_ref();
         let held = held.map_or(0, |plane| plane.of(self.share).load(Ordering::Relaxed));
         let free = limit.saturating_sub(used) as u64;
-        used > limit || held as u64 > free.saturating_mul(TIMES_FREE)
+        used > limit || held as u64 > free.saturating_mul(self.share.times_free())
     }
 
     /// Ties the reservation to bytes: it ends when the last handle to them is dropped.
@@ -472,6 +490,18 @@ mod tests {
         let most = memory.most_for_one(Share::Trees);
         let more = memory.take_for(Share::Trees, most + 1, &Arc::default());
         assert!(more.is_none());
+    }
+
+    #[test]
+    fn the_most_for_one_of_the_trees_leaves_others_room_for_large_objects() {
+        let memory = Memory::with_limits(|_| 96);
+        let most = memory.most_for_one(Share::Trees);
+        let greedy = memory.take_for(Share::Trees, most, &Arc::default());
+        assert!(greedy.is_some());
+        for part in [96 / 8, 96 / 16] {
+            let modest = memory.take_for(Share::Trees, part, &Arc::default());
+            assert!(modest.is_some(), "{part}");
+        }
     }
 
     #[test]
