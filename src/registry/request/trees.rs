@@ -5,6 +5,7 @@
 //! as much as its tree, and only while a thread does it.
 
 use crate::plan::prepare;
+use crate::request::Verb;
 use crate::request::call::Call;
 use parking_lot::Mutex;
 use polyplane_apimachinery::Value;
@@ -46,7 +47,14 @@ pub(super) struct Trees(Mutex<Counted>);
 struct Counted {
     /// The bytes of the largest tree of each [`Source`]. A plan that runs again makes them again.
     bytes: [usize; 2],
+    /// `None` if the bytes are few, or if the request goes on without room.
     room: Option<Reservation>,
+}
+
+impl Counted {
+    fn is_large(&self) -> bool {
+        self.bytes.iter().sum::<usize>() > FREE_BYTES
+    }
 }
 
 /// Returns the length of a text in YAML for [`Call::count_tree`].
@@ -58,7 +66,7 @@ impl Call<'_> {
     /// Counts a tree that was parsed from so many bytes. `weigh` is called if they are many.
     ///
     /// # Errors
-    /// Returns 429 if the trees of other requests fill their share, or the plane's part of it.
+    /// Returns 429 if the trees of other requests fill their share, or the plane's part of it, and the request needs room.
     pub(crate) fn count_tree(
         &self,
         source: Source,
@@ -77,27 +85,32 @@ impl Call<'_> {
         bytes[source as usize] = now;
         // Released first: a request alone has to find room for both of its trees.
         *counted = Counted::default();
-        let all: usize = bytes.iter().sum();
-        let room = match all > FREE_BYTES {
-            true => Some(self.tree_room(all)?),
-            false => None,
-        };
-        *counted = Counted { bytes, room };
+        let mut both = Counted { bytes, room: None };
+        if both.is_large() {
+            both.room = self.tree_room(bytes.iter().sum())?;
+        }
+        *counted = both;
         Ok(())
     }
 
-    fn tree_room(&self, bytes: usize) -> Result<Reservation, ApiError> {
+    /// Returns room for so many bytes; `None` if there is none and the request goes on without.
+    fn tree_room(&self, bytes: usize) -> Result<Option<Reservation>, ApiError> {
         let plane = &self.tenant.plane;
-        if self.request.seats.is_none() {
-            // As for the limits of a plane: what the server does by itself is bounded by what users have added.
-            return Ok(plane.memory().hold(Share::Trees, bytes));
-        }
         let bytes = bytes.min(plane.memory().most_for_one(Share::Trees));
-        plane.take_memory(Share::Trees, bytes).ok_or_else(|| {
-            let text =
-                "The server has no memory for a further object of so many values, please try again later.";
-            ApiError::too_many_requests(text, RETRY_AFTER_SECONDS)
-        })
+        let room = plane.take_memory(Share::Trees, bytes);
+        if room.is_none() && self.needs_room() {
+            let text = "The server has no memory for a further object of so many values, please try again later.";
+            return Err(ApiError::too_many_requests(text, RETRY_AFTER_SECONDS));
+        }
+        Ok(room)
+    }
+
+    /// Returns whether the request is refused if there is no room for its trees. What the server does by itself is
+    /// bounded by what users have added, as for the limits of a plane; it must not leave clients no room, so it takes no
+    /// more than there is. A deletion is what makes room.
+    fn needs_room(&self) -> bool {
+        let deletes = matches!(self.request.verb, Verb::Delete | Verb::DeleteCollection);
+        self.request.seats.is_some() && !deletes
     }
 
     /// Checks, before more is made of it, that a tree with many values is no longer than the objects that are stored.
@@ -105,7 +118,7 @@ impl Call<'_> {
     /// # Errors
     /// Returns the error of an object that the store would not take.
     pub(crate) fn check_storable(&self, tree: &Value) -> Result<(), ApiError> {
-        if self.trees.0.lock().room.is_none() {
+        if !self.trees.0.lock().is_large() {
             return Ok(());
         }
         let weight = Weight::of(tree);

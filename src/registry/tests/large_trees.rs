@@ -1,6 +1,6 @@
 //! The memory of objects that have very many values.
 
-use super::asking::Counted;
+use super::asking::{ANSWER, Counted, Slow};
 use super::*;
 use polyplane_plane::{Memory, Share};
 
@@ -72,9 +72,54 @@ async fn an_object_of_many_values_that_no_store_takes_is_refused_before_it_is_pr
     let site = Site::open(Vec::new()).await;
     let value = "x".repeat(40);
     let many = with_entries("many", 80_000, &value).dry();
-    let refused = site.send(many).await.expect_err("it is too long");
+    let refused = site.send(many.clone()).await;
+    let refused = refused.expect_err("it is too long");
     assert_eq!(refused.message, "etcdserver: request is too large");
+    let full = fill(site.tenant.plane.memory());
+    let refused = site.send(many).await;
+    let refused = refused.expect_err("it is too long without room too");
+    assert_eq!(refused.message, "etcdserver: request is too large");
+    drop(full);
     // A dry run, as upstream's, stores nothing and so is not limited by the store.
     let few = with_entries("few", 1, &"x".repeat(4 << 20)).dry();
     site.send(few).await.expect("the rules of its kind decide");
+}
+
+#[tokio::test(start_paused = true)]
+async fn large_objects_are_deleted_though_there_is_no_memory_for_them() {
+    let site = Site::open(Vec::new()).await;
+    for name in ["one", "other"] {
+        let made = site.send(with_entries(name, 40_000, "")).await;
+        made.expect("the name is new");
+    }
+    let full = fill(site.tenant.plane.memory());
+    let one = Ask::new(Verb::Delete, "configmaps", Some("one"));
+    let deleted = site.send(of_client(one)).await;
+    deleted.expect("a deletion makes room");
+    assert!(site.stored("configmaps", "one").is_none());
+    let all = Ask::new(Verb::DeleteCollection, "configmaps", None);
+    let all = of_client(all).request();
+    let deleted = site.registry.handle(&site.tenant, &all).await;
+    deleted.expect("deletions make room");
+    assert!(site.stored("configmaps", "other").is_none());
+    drop(full);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_servers_own_writes_leave_other_planes_room() {
+    let slow = Arc::<Slow>::default();
+    let site = Site::open(vec![Arc::clone(&slow) as _]).await;
+    let memory = Arc::clone(site.tenant.plane.memory());
+    let create = |at: usize| with_entries(&format!("large-{at}"), 40_000, &at.to_string()).slowly();
+    let writes: Vec<_> = (0..8).map(|at| site.spawn(create(at))).collect();
+    // All wait for an answer, with their trees.
+    sleep(ANSWER / 2).await;
+    assert_eq!(slow.asked().len(), writes.len());
+    let (used, most) = (memory.used(Share::Trees), memory.most_for_one(Share::Trees));
+    assert!(0 < used && used <= most, "{used} of {most}");
+    for write in writes {
+        let made = write.await.expect("no panic");
+        made.expect("it goes on without room");
+    }
+    assert_eq!(memory.used(Share::Trees), 0);
 }
