@@ -30,8 +30,12 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Reconcilers that run at once. More would use memory and the store at the expense of clients.
-const RUNNING_MAX: usize = 32;
+/// Reconcilers that run at once, without those that run because their plane has none and has waited. More would use
+/// memory and the store at the expense of clients.
+const RUNNING: usize = 32;
+/// How many times as many may run with those. With more, reconcilers that wait for the store would pile up; with fewer,
+/// a plane would wait for the slow webhooks of others.
+const RUNNING_TIMES_MAX: usize = 2;
 /// Planes that step to a newer layer at once. More would delay clients' writes.
 const STEPPING_MAX: usize = 4;
 /// How long a plane that woke only serves requests before its layer is checked. A step would slow
@@ -190,7 +194,7 @@ impl Default for Reconcilers {
             context: OnceLock::new(),
             jobs: Mutex::new(HashMap::new()),
             dependents: Dependents::default(),
-            places: Places::new(Arc::default()),
+            places: Places::new(Arc::default(), RUNNING_TIMES_MAX),
             unmetered: Arc::default(),
             stepping: Arc::new(Semaphore::new(STEPPING_MAX)),
             tasks: TaskTracker::new(),
@@ -352,7 +356,7 @@ impl Reconcilers {
             let result = {
                 let meter = tenant.plane.meter().unwrap_or(&self.unmetered);
                 // Its cost is charged as it arises, and says nothing of what a request will cost.
-                let _place = self.places.enter(meter, RUNNING_MAX).await;
+                let _place = self.places.enter(meter, RUNNING).await;
                 charged(meter, self.boxed(&tenant, &item)).await
             };
             let retry = match result {

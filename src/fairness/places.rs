@@ -4,8 +4,8 @@
 //! The queue holds one channel for each that waits.
 //!
 //! Work cannot be interrupted, and the work of one plane may take long. So a further place is lent when a plane that
-//! has none has waited for [`LEND_AFTER`], as long as there are not twice as many taken as there are, or thrice after a
-//! second. It is lent in the same order, to the plane that has used the least of those that have none. If each request
+//! has none has waited for [`LEND_AFTER`], as long as there are not twice as many taken as there are. After a second, as many
+//! times as there are may be taken as the owner of the places allows. It is lent in the same order, to the plane that has used the least of those that have none. If each request
 //! took what is free when its own time is over, a plane with very many requests would nearly always be the first, and
 //! one with a single request would wait for most of them.
 
@@ -22,11 +22,9 @@ use crate::turns::{Started, Turns, VirtualTime};
 /// How long a plane waits for its first place. With less, planes that all have work would use more threads than there
 /// are CPUs for it; with more, a plane waits longer for the work of others.
 const LEND_AFTER: Duration = Duration::from_millis(50);
-/// How many times as many places as there are may be taken. With more, long work would leave little of the CPUs to short
+/// How many times as many places as there are may be taken before a plane is late. With more, long work would leave little of the CPUs to short
 /// work; with fewer, there would be no thread for a plane that has none.
 const LENT_TIMES: usize = 2;
-/// The same once a plane has had no place for [`LATE_WAITS`].
-const LENT_TIMES_LATE: usize = 3;
 /// Waits of [`LEND_AFTER`] in a row after which a plane is late: a second. With fewer, there would be more threads for
 /// work that is merely long; with more, a plane waits longer for work that does not end.
 const LATE_WAITS: usize = 20;
@@ -35,6 +33,8 @@ const LATE_WAITS: usize = 20;
 #[derive(Debug)]
 pub struct Places {
     time: Arc<VirtualTime>,
+    /// How many times as many places as there are may be taken once a plane has had none for [`LATE_WAITS`].
+    times_max: usize,
     inside: Mutex<Inside>,
 }
 
@@ -101,11 +101,13 @@ impl Drop for Place {
 }
 
 impl Places {
-    /// Creates places that are given in this virtual time.
+    /// Creates places that are given in this virtual time. At most `times_max` times as many as there are will ever be
+    /// taken: those beyond are lent to planes that have none and have waited.
     #[must_use]
-    pub fn new(time: Arc<VirtualTime>) -> Arc<Self> {
+    pub fn new(time: Arc<VirtualTime>, times_max: usize) -> Arc<Self> {
         Arc::new(Self {
             time,
+            times_max,
             inside: Mutex::default(),
         })
     }
@@ -135,7 +137,7 @@ impl Places {
     /// # Panics
     /// Never: the queue drops no sender before it has sent.
     pub async fn enter(self: &Arc<Self>, meter: &Arc<PlaneMeter>, places: usize) -> Place {
-        let waiting = {
+        let mut waiting = {
             let mut inside = self.inside.lock();
             inside.places = places;
             if inside.taken < places {
@@ -143,17 +145,20 @@ impl Places {
                 inside.hold(meter);
                 return self.place(meter, meter.flow().start(&self.time));
             }
-            let (sender, waiting) = oneshot::channel();
+            let (sender, given) = oneshot::channel();
             inside.queue.push(meter, sender, &self.time);
-            waiting
+            Queued {
+                places: self,
+                meter,
+                given,
+            }
         };
-        let mut waiting = waiting;
         let mut waits = 0;
         loop {
             tokio::select! {
                 // The place first: with one, nothing needs to be lent.
                 biased;
-                given = &mut waiting => {
+                given = &mut waiting.given => {
                     return given.expect("the queue drops no sender before it has sent");
                 }
                 () = tokio::time::sleep(LEND_AFTER) => {
@@ -173,30 +178,29 @@ impl Places {
     /// them has waited so many times for [`LEND_AFTER`].
     fn lend(self: &Arc<Self>, waits: usize) {
         let times = match waits < LATE_WAITS {
-            true => LENT_TIMES,
-            false => LENT_TIMES_LATE,
+            true => LENT_TIMES.min(self.times_max),
+            false => self.times_max,
         };
-        loop {
-            let (sender, place) = {
-                let mut inside = self.inside.lock();
-                if inside.taken >= inside.places.saturating_mul(times) {
-                    return;
-                }
-                let Inside { queue, held, .. } = &mut *inside;
-                let has_none = |meter: &PlaneMeter| !held.contains_key(&key(meter));
-                let Some((meter, sender, started)) = queue.pop_among(&self.time, has_none) else {
-                    return;
-                };
-                inside.taken += 1;
-                inside.hold(&meter);
-                (sender, self.place(&meter, started))
-            };
-            let Err(unwanted) = sender.send(place) else {
+        while let Some((sender, place)) = self.next_lent(times) {
+            if send_lent(sender, place) {
                 return;
-            };
-            self.discard(unwanted);
-            self.inside.lock().taken -= 1;
+            }
         }
+    }
+
+    /// Takes a place beyond those that there are for whoever goes next among the planes that have none; `None` if so
+    /// many times as many are taken as there are, or no such plane waits.
+    fn next_lent(self: &Arc<Self>, times: usize) -> Option<(oneshot::Sender<Place>, Place)> {
+        let mut inside = self.inside.lock();
+        if inside.taken >= inside.places.saturating_mul(times) {
+            return None;
+        }
+        let Inside { queue, held, .. } = &mut *inside;
+        let has_none = |meter: &PlaneMeter| !held.contains_key(&key(meter));
+        let (meter, sender, started) = queue.pop_among(&self.time, has_none)?;
+        inside.taken += 1;
+        inside.hold(&meter);
+        Some((sender, self.place(&meter, started)))
     }
 
     /// Returns whether a plane has no place.
@@ -245,6 +249,35 @@ impl Places {
     }
 }
 
+/// Sends a place that is lent, with nothing locked. Returns false if nobody waits for it any more. It is then dropped as
+/// any other: another may have come back meanwhile, and only under the lock is it known which of them is beyond those
+/// that there are.
+fn send_lent(sender: oneshot::Sender<Place>, place: Place) -> bool {
+    sender.send(place).is_ok()
+}
+
+/// A place in the queue. Dropping it leaves the queue.
+struct Queued<'a> {
+    places: &'a Places,
+    meter: &'a Arc<PlaneMeter>,
+    given: oneshot::Receiver<Place>,
+}
+
+impl Drop for Queued<'_> {
+    fn drop(&mut self) {
+        if self.given.is_terminated() {
+            return;
+        }
+        self.given.close();
+        // If a place has come meanwhile, the channel drops it, which lets the next one in.
+        if self.given.is_empty() {
+            let is_wanted = |sender: &oneshot::Sender<Place>| !sender.is_closed();
+            let mut inside = self.places.inside.lock();
+            inside.queue.leave(self.meter, is_wanted);
+        }
+    }
+}
+
 /// Returns a number that no other plane with a place has.
 fn key(meter: &PlaneMeter) -> usize {
     std::ptr::from_ref(meter).addr()
@@ -254,8 +287,10 @@ fn key(meter: &PlaneMeter) -> usize {
 mod tests {
     use super::*;
 
+    const TIMES_MAX: usize = 3;
+
     fn places() -> Arc<Places> {
-        Places::new(Arc::default())
+        Places::new(Arc::default(), TIMES_MAX)
     }
 
     fn meters() -> [Arc<PlaneMeter>; 2] {
@@ -360,7 +395,7 @@ mod tests {
     async fn a_plane_gets_a_place_beside_others_whose_work_does_not_end() {
         let places = places();
         let mut held = Vec::new();
-        for _ in 0..LENT_TIMES_LATE {
+        for _ in 0..TIMES_MAX {
             let meter = Arc::default();
             let entered = tokio::time::timeout(Duration::from_secs(10), places.enter(&meter, 1));
             held.push(entered.await.expect("one is lent"));
@@ -402,6 +437,51 @@ mod tests {
         drop(held);
         stays.await.expect("it gets the place");
         assert_eq!(places.taken(), 0);
+    }
+
+    #[tokio::test]
+    async fn who_stops_waiting_leaves_the_queue() {
+        let (places, [plane, _]) = (places(), meters());
+        // With a place, the plane is lent none.
+        let held = places.enter(&plane, 1).await;
+        let waits: Vec<_> = (0..100)
+            .map(|_| {
+                let (places, plane) = (Arc::clone(&places), Arc::clone(&plane));
+                tokio::spawn(async move { drop(places.enter(&plane, 1).await) })
+            })
+            .collect();
+        until_waiting(&places, 100).await;
+        for gone in waits {
+            gone.abort();
+            drop(gone.await);
+        }
+        assert_eq!((places.taken(), places.waiting()), (1, 0));
+        drop(held);
+        assert_eq!(places.taken(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_lent_place_that_nobody_wants_goes_to_the_next_one_if_another_came_back() {
+        let (places, [plane, gone]) = (places(), meters());
+        let held = places.enter(&plane, 1).await;
+        let wait = |meter: &Arc<PlaneMeter>| {
+            let (sender, given) = oneshot::channel();
+            places.inside.lock().queue.push(meter, sender, &places.time);
+            given
+        };
+        let mut waits = wait(&plane);
+        drop(wait(&gone));
+        let (sender, lent) = places.next_lent(LENT_TIMES).expect("one has none");
+        assert_eq!((places.taken(), places.waiting()), (2, 1));
+        // More are taken than there are, so it lets nobody in.
+        drop(held);
+        assert_eq!((places.taken(), places.waiting()), (1, 1));
+        assert!(!send_lent(sender, lent));
+        let place = waits.try_recv().expect("it is given the place");
+        assert_eq!((places.taken(), places.waiting()), (1, 0));
+        drop(place);
+        assert_eq!(places.taken(), 0);
+        assert!(places.inside.lock().held.is_empty());
     }
 
     #[tokio::test]

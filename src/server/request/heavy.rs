@@ -33,6 +33,10 @@ use crate::request::doorway::woken;
 /// more, such a body would hold up a worker thread; with less, changing threads would cost a good part of
 /// what the work does.
 pub(crate) const HEAVY_BYTES: usize = 32 << 10;
+/// How many times as many polls as there are places may be done aside once a plane has had no place for a second. With
+/// more, long work would leave little of the CPUs to short work; with fewer, work that does not end would hold up planes
+/// that have none.
+const ASIDE_TIMES_MAX: usize = 3;
 
 /// The places for heavy work.
 #[derive(Debug)]
@@ -73,7 +77,7 @@ impl HeavyWork {
     pub(crate) fn new(time: &Arc<VirtualTime>, workers: usize) -> Self {
         Self {
             workers: workers.max(1),
-            places: Places::new(Arc::clone(time)),
+            places: Places::new(Arc::clone(time), ASIDE_TIMES_MAX),
             done: AtomicU64::new(0),
         }
     }
