@@ -220,7 +220,7 @@ impl PieceTurn {
         now: Moment,
     ) -> Poll<Self> {
         let turn = ready!(gate.poll_piece(meter, place, context, now));
-        let timer = CpuTimer::start(gate.precision());
+        let timer = CpuTimer::start(gate.precision_for(meter, now));
         Poll::Ready(Self { turn, timer })
     }
 
@@ -329,6 +329,30 @@ mod tests {
         let least = 1_000_000 * (SEND_NANOS_PER_BYTE + COMPRESS_NANOS_PER_BYTE);
         turn.end_in(Coding::Gzip, &piece, 0);
         assert!(plane.usage().cpu_nanos >= least);
+    }
+
+    #[tokio::test]
+    async fn a_piece_of_a_plane_that_is_suspect_is_measured_exactly() {
+        let gate = Gate::new(1, Arc::default());
+        let plane: Arc<PlaneMeter> = Arc::default();
+        let seems_long = Spent {
+            wall_nanos: 1_000_000_000,
+            cpu_nanos: 1_000_000_000,
+            is_exact: false,
+        };
+        plane.note_stretch(seems_long, Moment(1));
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        let turn = PieceTurn::poll(&gate, &plane, &mut None, &mut context, Moment(1));
+        let Poll::Ready(turn) = turn else {
+            panic!("nobody else waits");
+        };
+        // Longer than what is taken for exact without asking the kernel.
+        let began = std::time::Instant::now();
+        while began.elapsed() < std::time::Duration::from_millis(1) {
+            std::hint::spin_loop();
+        }
+        // Nothing else has measured this thread.
+        assert!(turn.timer.stop().is_exact);
     }
 
     #[tokio::test]

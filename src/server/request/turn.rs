@@ -185,10 +185,9 @@ impl Drop for Turn {
 async fn burst<F: Future + Unpin>(turn: Turn, charge: &Charge<'_>, work: F) -> F::Output {
     let (mut turn, mut work) = (Some(turn), pin!(work));
     poll_fn(|context| {
-        let is_suspect = |turn: &Turn| turn.meter.is_suspect(turn.at);
-        let precision = match turn.as_ref().is_some_and(is_suspect) {
-            true => Precision::Exact,
-            false => charge.precision(),
+        let precision = match &turn {
+            Some(turn) => turn.gate.precision_for(&turn.meter, turn.at),
+            None => charge.precision(),
         };
         let timer = CpuTimer::start(precision);
         let polled = work.as_mut().poll(context);
@@ -261,6 +260,15 @@ impl Gate {
         match self.closed.load(Ordering::Relaxed) {
             true => Precision::Exact,
             false => Precision::Rough,
+        }
+    }
+
+    /// As [`Self::precision`], for a turn of a plane: also if some of its work seemed to take long, which the next turn
+    /// is to confirm or not.
+    pub(crate) fn precision_for(&self, meter: &PlaneMeter, now: Moment) -> Precision {
+        match meter.is_suspect(now) {
+            true => Precision::Exact,
+            false => self.precision(),
         }
     }
 
