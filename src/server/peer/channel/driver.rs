@@ -256,9 +256,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
     /// Returns the stream of a frame. At the requesting side the stream ends with the last frame of
     /// the answer.
     fn stream(&self, head: FrameHead) -> Option<Arc<Stream>> {
-        self.channel.note_frame(head.stream, head.length);
+        let requests = self.handler.is_none();
+        if requests {
+            // Only streams of this side have somebody who pays.
+            self.channel.note_frame(head.stream, head.length);
+        }
         let mut streams = self.channel.streams.lock();
-        if head.is_last && self.handler.is_none() {
+        if head.is_last && requests {
             return streams.end(head.stream);
         }
         let entry = streams.entries.get(&head.stream);
