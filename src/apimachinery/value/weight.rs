@@ -8,9 +8,10 @@ const ALLOCATION_BYTES: usize = 16;
 /// What a tree takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Weight {
-    /// The number of its values, nested ones included.
+    /// The number of its values, nested ones included, but not those in members that are shared.
     pub values: usize,
-    /// About how many bytes of memory it takes. Members that it shares with other trees are not counted.
+    /// About how many bytes of memory it takes. Members that are shared are not counted, even if no other tree has
+    /// them any more; they take at most a few dozen times their text.
     pub memory_bytes: usize,
     /// The bytes of its JSON text at least: numbers and escapes may need more.
     pub text_bytes: usize,
