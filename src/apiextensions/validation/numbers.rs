@@ -14,19 +14,7 @@ pub(super) fn number(schema: &Schema, value: &Value, place: Place<'_>, found: &m
         _ => None,
     };
     let format = schema.format;
-    let in_range = |number: &Value| match (typed, format, number) {
-        (Some("integer"), Some(Format::Int32), Value::Int(number)) => {
-            i32::try_from(*number).is_ok()
-        }
-        (Some("integer"), _, Value::Int(_)) => true,
-        (Some("integer"), format, Value::Float(number)) => {
-            let fits = number.fract() == 0.0 && number.abs() < 9.223_372_036_854_776e18;
-            let small = format != Some(Format::Int32) || number.abs() <= 2_147_483_648.0;
-            fits && small
-        }
-        (_, Some(Format::Float), Value::Float(number)) => number.abs() <= f64::from(f32::MAX),
-        _ => true,
-    };
+    let in_range = |number: &Value| is_in_range(typed, format, number);
     let out_of_range = |what: &str| {
         let typed = typed.unwrap_or("");
         let format = match format {
@@ -80,6 +68,23 @@ pub(super) fn number(schema: &Schema, value: &Value, place: Place<'_>, found: &m
                 beyond(value, (min, exclusive), ("greater", exceeds), place, found);
             },
         );
+    }
+}
+
+/// Returns whether a number is one of a type and its format.
+fn is_in_range(typed: Option<&str>, format: Option<Format>, number: &Value) -> bool {
+    match (typed, format, number) {
+        (Some("integer"), Some(Format::Int32), Value::Int(number)) => {
+            i32::try_from(*number).is_ok()
+        }
+        (Some("integer"), _, Value::Int(_)) => true,
+        (Some("integer"), format, Value::Float(number)) => {
+            let fits = number.fract() == 0.0 && number.abs() < 9.223_372_036_854_776e18;
+            let small = format != Some(Format::Int32) || number.abs() <= 2_147_483_648.0;
+            fits && small
+        }
+        (_, Some(Format::Float), Value::Float(number)) => number.abs() <= f64::from(f32::MAX),
+        _ => true,
     }
 }
 

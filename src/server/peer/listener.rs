@@ -6,6 +6,7 @@
 //! client can send, so a client's path can never address a message.
 
 use std::collections::HashMap;
+use std::fmt::Display;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
@@ -211,6 +212,16 @@ pub(crate) async fn serve(
                 .unwrap_or(Ok(())),
         }
     };
+    poll_charged(&state, &channel, serving, closing).await;
+}
+
+/// Polls a connection until its end, and charges its planes for that. Returns early if the server aborts.
+async fn poll_charged<E: Display>(
+    state: &ServerState,
+    channel: &Channel,
+    serving: impl Future<Output = Result<(), E>>,
+    closing: CancellationToken,
+) {
     let mut running = pin!(serving);
     let mut cost = ConnectionCost::between_replicas(channel.shares());
     let mut is_closing = false;
