@@ -49,9 +49,4 @@ impl PlaneFence {
         self.attempts = attempts;
         self.openings = openings;
     }
-
-    /// Returns whether a streamed state was received that is not used yet.
-    pub fn has_incoming(&self) -> bool {
-        self.incoming.is_some()
-    }
 }

@@ -211,17 +211,6 @@ impl Selector {
         Self::All(requirements)
     }
 
-    /// Returns the selector that requires all these labels, without checking them: a Service's or a
-    /// ReplicationController's.
-    pub fn from_labels<'a>(labels: impl Iterator<Item = (&'a str, &'a str)>) -> Self {
-        let requirement = |(key, value): (&str, &str)| Requirement {
-            key: key.into(),
-            operator: Operator::Equals,
-            values: vec![value.into()],
-        };
-        Self::from_requirements(labels.map(requirement).collect())
-    }
-
     /// Returns the selector of a `LabelSelector` object: absent or null selects nothing, an empty
     /// one everything.
     ///

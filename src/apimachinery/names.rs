@@ -557,12 +557,5 @@ pub fn generated_name(base: &str, suffix: &str) -> String {
     format!("{}{suffix}", &base[..room])
 }
 
-/// Returns a text as letters of the alphabet of generated names, for pod template hashes.
-pub fn safe_encode(text: &str) -> String {
-    text.chars()
-        .map(|character| char::from(SUFFIX_ALPHABET[u32::from(character) as usize % 27]))
-        .collect()
-}
-
 #[cfg(test)]
 mod tests;

@@ -196,22 +196,6 @@ impl Quantity {
         };
     }
 
-    /// Multiplies the amount by `factor`.
-    pub fn mul(&mut self, factor: i64) {
-        self.text = None;
-        if let Amount::Small(small) = &self.amount
-            && let Some(value) = small.value.checked_mul(factor)
-        {
-            self.amount = Amount::Small(Small { value, ..*small });
-            return;
-        }
-        let mut product = self.decimal().mul_small(factor.unsigned_abs());
-        if factor < 0 {
-            product = product.negated();
-        }
-        self.amount = Amount::Large(product);
-    }
-
     /// Returns the number and suffix of the canonical form.
     fn canonical(&self) -> String {
         if self.is_zero() {

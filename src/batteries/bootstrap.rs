@@ -10,7 +10,7 @@ pub mod upgrade;
 
 use crate::kind_tables::tenant_kinds;
 use polyplane_apimachinery::schema::decode::Empties;
-use polyplane_apimachinery::{Map, Str, Value, json};
+use polyplane_apimachinery::{Str, Value, json};
 use polyplane_plane::{Flags, Key, Layer, LayerError, LayerObject, NewObject};
 use polyplane_registry::service_ranges::ServiceRanges;
 use polyplane_registry::{KindTable, Scope};
@@ -324,12 +324,6 @@ fn fill_in(
     let moved = |offset: usize| open(&text[..offset]).len();
     let labels = labels.map(|range| moved(range.start)..moved(range.end));
     (open(text).into_bytes(), moved(slot), labels)
-}
-
-/// Returns the members of a map of strings.
-pub fn string_map(value: &Value) -> impl Iterator<Item = (&str, &str)> {
-    let members = value.as_object().into_iter().flat_map(Map::iter);
-    members.filter_map(|(key, value)| Some((key, value.as_str()?)))
 }
 
 #[cfg(test)]

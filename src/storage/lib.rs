@@ -3,8 +3,8 @@
 //!
 //! * [`Store`] is the trait; all other crates use an `Arc<dyn Store>`.
 //! * [`MemoryStore`] keeps everything in the process, for tests and `--store memory`.
-//! * [`SledStore`] is the embedded default: one folder, one process, power-safe.
-//! * [`FjallStore`] is another embedded one, which writes less.
+//! * [`FjallStore`] is the embedded default: one folder, one process, power-safe.
+//! * [`SledStore`] is the embedded engine of earlier releases; folders that it created stay on it.
 //! * [`EtcdStore`] is shared by replicas: an etcd cluster.
 //! * [`EtcdServer`] is the other side: it serves any store to clients of etcd.
 //! * [`FaultyStore`] wraps any of them and misbehaves on request.

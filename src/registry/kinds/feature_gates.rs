@@ -7,7 +7,7 @@
 
 use polyplane_apimachinery::{Map, Str, Value};
 use serde::Deserialize;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 /// The gate with which a binding removes the nominated node of the pod.
@@ -50,8 +50,6 @@ pub enum FeatureError {
 #[derive(Debug, Default)]
 pub struct Features {
     gates: BTreeMap<Str, bool>,
-    /// The gates that upstream lets nobody set otherwise.
-    locked: BTreeSet<Str>,
     /// The fields by storage group and resource, joined by a slash.
     fields: HashMap<Str, Arc<GatedFields>>,
 }
@@ -75,8 +73,6 @@ pub struct GateRow {
 struct GateDefault {
     name: Str,
     default: bool,
-    #[serde(default)]
-    locked: bool,
 }
 
 /// The gates that must be on if one is.
@@ -165,9 +161,6 @@ impl Features {
         }
         let mut features = Self::default();
         for gate in gates {
-            if gate.locked {
-                features.locked.insert(gate.name.clone());
-            }
             let is_on = gate.default || on.contains(&gate.name.as_str());
             features.gates.insert(gate.name, is_on);
         }
@@ -204,11 +197,6 @@ impl Features {
             gate: gate.to_owned(),
             by: by.to_owned(),
         })
-    }
-
-    /// Returns true if upstream lets nobody set the gate otherwise than it is.
-    pub fn is_locked(&self, gate: &str) -> bool {
-        self.locked.contains(gate)
     }
 
     /// Returns whether a gate is on. Its existence was checked by [`known`](Self::known) when the

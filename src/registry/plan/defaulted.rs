@@ -45,11 +45,6 @@ impl Decoded {
             other_kind: None,
         }
     }
-
-    /// Returns the tree.
-    pub fn tree_mut(&mut self) -> &mut Value {
-        &mut self.tree
-    }
 }
 
 /// An object with defaults, whose name and namespace are those of the path.
