@@ -15,7 +15,7 @@ use crate::membership::own_life::OwnLife;
 use crate::membership::own_record;
 use crate::membership::refused_join::RefusedJoin;
 use crate::membership::state::{RingCommand, RingState, newcomer};
-use crate::membership::welcome::welcome;
+use crate::membership::welcome::{is_name_taken, welcome};
 use crate::transactions::{MemberPut, member_outcome, member_txn};
 use polyplane_fencing::member::{Action, Event};
 use polyplane_fencing::{Holder, Outcome, Rule, Transaction, Write};
@@ -108,7 +108,9 @@ async fn run(
                 return;
             }
             match driver.join().await {
-                Ok(life) => {
+                // Another process has joined meanwhile: this one waits for its end, as before a join.
+                Ok(None) => {}
+                Ok(Some(life)) => {
                     if let Some(tell) = tell.take() {
                         // An error means that the caller of `start` has gone.
                         let _ = tell.send(Ok(()));
@@ -223,8 +225,9 @@ impl Driver {
         }
     }
 
-    /// Joins: returns the newcomer's life once its read lease is proven.
-    async fn join(&mut self) -> Result<Arc<OwnLife>, JoinError> {
+    /// Joins: returns the newcomer's life once its read lease is proven; `None` if another process has
+    /// joined under this replica's name since its last life.
+    async fn join(&mut self) -> Result<Option<Arc<OwnLife>>, JoinError> {
         let shared = Arc::clone(&self.shared);
         let (machine, actions) = newcomer(&shared.options);
         *shared.machine.lock() = machine;
@@ -249,6 +252,12 @@ impl Driver {
             match action {
                 Action::ReadJoinFacts => {
                     let facts = facts(&self.shared, &mut backoff).await?;
+                    // A transaction compares what is read here. So from the last life on no key is
+                    // deleted that this check has not seen.
+                    let found = facts.predecessor;
+                    if found.is_some_and(|found| is_name_taken(&shared, found)) {
+                        return Ok(None);
+                    }
                     queue.extend(self.step(Event::Facts(facts)));
                 }
                 Action::Transact {
@@ -264,7 +273,7 @@ impl Driver {
                 }
                 Action::Joined(holder) => {
                     let lease = lease.expect("the key was put under a lease");
-                    return Ok(self.begin(holder, record, lease).await);
+                    return Ok(Some(self.begin(holder, record, lease).await));
                 }
                 Action::WaitBy(wait) => shared.witness.lock().wait_by(wait),
                 Action::ReadMember

@@ -46,6 +46,8 @@ pub(crate) async fn welcome(shared: Arc<RingState>, planes: Handle) {
     // First, because nothing is wrong with the address of a replica whose name was taken.
     until_name_is_free(&shared).await;
     pause_if_unreached(&shared, &planes).await;
+    // Again, because another process may have joined during the pause. The driver looks once more as it joins.
+    until_name_is_free(&shared).await;
     if shared.options.is_alone {
         return;
     }
@@ -189,11 +191,26 @@ async fn until_name_is_free(shared: &RingState) {
                 }
                 shared.contact.hold_back(Some(why));
             }
-            Err(error) => tracing::warn!(%error, "the store cannot be read; joining is retried"),
+            Err(error) if limit.is_due(shared.now()) => {
+                tracing::warn!(%error, "the store cannot be read; joining is retried");
+            }
+            Err(_) => {}
         }
         backoff.wait().await;
     }
     shared.contact.hold_back(None);
+}
+
+/// Returns whether a key under this replica's name is newer than its last life. [`until_name_is_free`]
+/// waits for the end of such a key, and a join must not delete it (PROTOCOL 5).
+pub(crate) fn is_name_taken(shared: &RingState, found: Incarnation) -> bool {
+    let ended = shared.current();
+    ended.is_some_and(|ended| is_newer(ended.holder(), found))
+}
+
+/// Returns whether a key is newer than a life of this replica that has ended.
+fn is_newer(ended: &Holder, found: Incarnation) -> bool {
+    found > ended.incarnation
 }
 
 /// Returns why this replica does not join after its life `ended`, given the key under its name; `None` if
@@ -201,7 +218,7 @@ async fn until_name_is_free(shared: &RingState) {
 /// this one that was given up: then it ends with its store lease, which nobody renews.
 fn why_name_is_taken(ended: &Holder, found: &KeyValue) -> Option<String> {
     let incarnation = Incarnation::new(found.created.0);
-    if incarnation <= ended.incarnation {
+    if !is_newer(ended, incarnation) {
         return None;
     }
     let seen = decode_member(&found.value, incarnation);

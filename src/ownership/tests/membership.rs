@@ -1,10 +1,11 @@
 //! Joining, leaving, and losing the member key.
 
 use super::*;
+use crate::membership::member_record::member_key;
 use crate::records::{FLOOR_KEY, Floor, encode_floor};
 use polyplane_plane::Answerable;
 use polyplane_plane::{LayerHash, PACKED_LEVEL};
-use polyplane_storage::{KeyValue, RangeRequest, ReadFault};
+use polyplane_storage::{CommitFault, KeyValue, RangeRequest, ReadFault, Rejection};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn members_see_each_other_come_and_go() {
@@ -74,6 +75,54 @@ async fn a_replica_whose_name_was_taken_joins_again_only_once_the_other_process_
     .await;
     assert_eq!(old.ring.join_problem(), None);
     assert_eq!(old.ring.stats().lives_lost, 1);
+}
+
+/// PROTOCOL 5: also one that joins while this process tries to.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_that_joins_under_the_name_of_a_waiting_one_is_left_alone() {
+    let town = Town::new();
+    let old = town.join("a").await;
+    let over = old.ring.over();
+    // The old process has found its name free, and is kept in the middle of its join.
+    let full = CommitFault::Reject(Rejection::NoSpace("by plan".into()));
+    let plan = old.store.plan();
+    plan.commits_matching(puts_the_member, full, usize::MAX);
+    let remove = Op::Delete {
+        key: member_key(&id("a")),
+    };
+    let txn = Txn {
+        compares: Vec::new(),
+        ops: vec![remove],
+    };
+    town.store.commit(txn).await.expect("it is removed");
+    over.cancelled().await;
+    let why = || old.ring.join_problem().unwrap_or_default();
+    until("the store keeps it from joining", || {
+        why().contains("because its store")
+    })
+    .await;
+    let new = town.join("a").await;
+    let second = new.ring.holder().expect("it lives");
+    until("the old process says why it waits", || {
+        why().contains("another process at a:1 has joined under its name a:")
+    })
+    .await;
+    assert_eq!(new.ring.holder(), Some(second.clone()), "it is left alone");
+    assert_eq!(new.ring.stats().lives_lost, 0);
+    old.store.plan().clear();
+    new.planes.close().await;
+    until("the old process is a member again", || {
+        let holder = old.ring.holder();
+        holder.is_some_and(|holder| holder.incarnation > second.incarnation)
+    })
+    .await;
+}
+
+/// Returns whether a transaction puts the member key of the replica a.
+fn puts_the_member(txn: &Txn) -> bool {
+    let own = member_key(&id("a"));
+    let puts = |op: &Op| matches!(op, Op::Put { key, .. } if *key == own);
+    txn.ops.iter().any(puts)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -160,7 +209,7 @@ async fn a_removed_member_key_ends_a_life_and_begins_another() {
     let txn = Txn {
         compares: Vec::new(),
         ops: vec![Op::Delete {
-            key: crate::membership::member_record::member_key(&id("a")),
+            key: member_key(&id("a")),
         }],
     };
     town.store.commit(txn).await.expect("it is removed");
