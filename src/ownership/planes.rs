@@ -311,7 +311,7 @@ impl Planes {
             return PlaneLocation::Here;
         }
         match self.designated(birth) {
-            Some(member) if member.id == *self.ring.id() => PlaneLocation::Here,
+            Some(member) if self.ring.is_own(&member) => PlaneLocation::Here,
             Some(member) => PlaneLocation::There(member),
             None => PlaneLocation::Nobody,
         }
@@ -554,7 +554,7 @@ impl Planes {
     /// Returns whether this replica should own a plane, by the newest view.
     pub(crate) fn designated_here(&self, birth: &Birth) -> bool {
         let designated = self.designated(birth);
-        designated.is_some_and(|member| member.id == *self.ring.id())
+        designated.is_some_and(|member| self.ring.is_own(&member))
     }
 }
 

@@ -14,6 +14,7 @@ use crate::membership::options::ReplicaOptions;
 use crate::membership::own_life::{OwnLife, clock_time};
 use crate::membership::state::{Level, RingCommand, RingState, newcomer};
 use crate::membership::suspicion::Suspicion;
+use crate::membership::welcome::is_name_taken;
 use crate::peers::{PeerError, PeerReply, PeerRequest, Peers};
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -229,6 +230,12 @@ impl Ring {
     /// Returns the name of this replica.
     pub fn id(&self) -> &ReplicaId {
         &self.shared.options.id
+    }
+
+    /// Returns whether a member is this replica, and not another process that has joined under its name
+    /// while this one waits (PROTOCOL 5).
+    pub fn is_own(&self, member: &Member) -> bool {
+        member.id == *self.id() && !is_name_taken(&self.shared, member.incarnation)
     }
 
     /// Returns this replica's own record in the newest view.

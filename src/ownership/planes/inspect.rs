@@ -102,7 +102,7 @@ impl Planes {
         };
         let view = self.ring().view();
         for member in view.members() {
-            if member.id == *self.ring().id() {
+            if self.ring().is_own(member) {
                 continue;
             }
             let asked = self

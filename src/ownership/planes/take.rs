@@ -158,7 +158,7 @@ impl Planes {
     fn check_designated(&self, slot: &PlaneSlot) -> Result<(), TakeError> {
         let designated = self.designated(&slot.birth);
         match designated {
-            Some(member) if member.id == *self.ring().id() => Ok(()),
+            Some(member) if self.ring().is_own(&member) => Ok(()),
             other => {
                 let other = other.map(Box::new);
                 Err(TakeError::Failed(WakeError::Moved(other)))

@@ -77,6 +77,26 @@ async fn a_replica_whose_name_was_taken_joins_again_only_once_the_other_process_
     assert_eq!(old.ring.stats().lives_lost, 1);
 }
 
+/// PROTOCOL 5: a process that waits for its name knows whose the planes are.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_whose_name_was_taken_places_planes_at_the_other_one() {
+    let town = Town::new();
+    let old = town.join("a").await;
+    let new = town.join("a").await;
+    let birth = town.plane("p").await;
+    town.write(&birth, "x", "1").await;
+    let there = PlaneLocation::There(new.ring.own_member().expect("it is in"));
+    until("the old process knows where it is", || {
+        old.planes.location(&birth) == there
+    })
+    .await;
+    assert_eq!(new.planes.location(&birth), PlaneLocation::Here);
+    let figures = old.planes.figures_of_ring().await;
+    let sized: Vec<&str> = figures.planes.iter().map(|of| of.plane.as_str()).collect();
+    assert_eq!((sized, figures.silent), (vec!["p"], Vec::new()));
+    old.ring.vanish();
+}
+
 /// PROTOCOL 5: also one that joins while this process tries to.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_that_joins_under_the_name_of_a_waiting_one_is_left_alone() {

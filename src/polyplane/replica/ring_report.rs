@@ -245,7 +245,7 @@ async fn ring(directory: &PlaneDirectory) -> Ring {
 
 async fn replica(directory: &PlaneDirectory, member: &Member) -> Replica {
     let ring = directory.planes.ring();
-    let load = if member.id == *ring.id() {
+    let load = if ring.is_own(member) {
         let stats = directory.planes.stats();
         Some((stats.owned, stats.awake, stats.hand_offs_done))
     } else {

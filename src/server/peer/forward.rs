@@ -262,13 +262,12 @@ impl Pipeline<'_> {
                 Ok(Destination::Moved)
             }
             (Location::There(peer), Some(side)) => {
-                // The replica that lost the plane knows its new owner before the others do.
-                let peer = hint.unwrap_or(peer);
-                if peer.replica == side.transport.tls().replica() {
-                    search.pause().await?;
-                    return Ok(Destination::Unknown);
+                let own = side.transport.tls().replica();
+                if let Some(peer) = chosen(own, peer, hint) {
+                    return Ok(Destination::Peer(peer));
                 }
-                Ok(Destination::Peer(peer))
+                search.pause().await?;
+                Ok(Destination::Unknown)
             }
             (Location::There(_) | Location::Nobody, _) => {
                 search.pause().await?;
@@ -500,6 +499,17 @@ impl Pipeline<'_> {
     }
 }
 
+/// Returns the peer that a request is sent to, given where this replica places the plane; `None` if the
+/// previous owner names this very replica, which then learns soon that the plane is its own. A peer of
+/// this replica's name that it finds by itself is another process, which has taken the name.
+fn chosen(own: &str, located: Peer, hint: Option<Peer>) -> Option<Peer> {
+    // The replica that lost the plane knows its new owner before the others do.
+    match hint {
+        Some(hint) => (hint.replica != own).then_some(hint),
+        None => Some(located),
+    }
+}
+
 /// The outcome of sending a request to a peer.
 enum Sent {
     Answer(Response<PeerStream>),
@@ -545,4 +555,23 @@ pub(crate) fn moved_reply(state: &ServerState, record: Option<&dyn PlaneRecord>)
     });
     reply.headers_mut().insert(MOVED, moved.to_value());
     reply
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hint_at_this_replica_is_not_followed_but_a_process_that_took_its_name_is() {
+        let peer = |replica: &str| Peer {
+            replica: replica.to_owned(),
+            address: format!("{replica}:1"),
+        };
+        let (a, b, c) = (peer("a"), peer("b"), peer("c"));
+        assert_eq!(chosen("a", b.clone(), None), Some(b.clone()));
+        assert_eq!(chosen("a", b.clone(), Some(c.clone())), Some(c));
+        assert_eq!(chosen("a", b.clone(), Some(a.clone())), None);
+        assert_eq!(chosen("a", a.clone(), None), Some(a.clone()));
+        assert_eq!(chosen("a", a.clone(), Some(a)), None);
+    }
 }
