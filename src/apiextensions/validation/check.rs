@@ -23,9 +23,6 @@ const NODE_PARTS: usize = 5;
 const COMPLAINT_PARTS: usize = 20;
 /// Units of work of a byte of a complaint: it is quoted, and copied some times.
 const BYTE_WORK: u64 = 1;
-/// The work of a check of a text's format, in reads of the text: 20 nanoseconds for each byte, which durations and
-/// addresses of mail may take.
-const FORMAT_READS: usize = 64;
 /// The work of writing an allowed value into a complaint, in parts.
 const ALLOWED_PARTS: usize = 20;
 
@@ -371,9 +368,9 @@ fn string(schema: &Schema, text: &Str, place: Place<'_>, found: &mut Found) {
     let bounds = schema.bounds.as_deref();
     let format = schema.format.filter(|format| format.is_of_text());
     // Alternatives may count and copy a long text again and again.
-    let reads = usize::from(bounds.is_some()) + format.map_or(0, |_| FORMAT_READS);
-    let bytes = text.len().saturating_mul(reads);
-    if reads > 0 && place.budget.read(bytes).is_err() {
+    let counted = bounds.map_or(0, |_| text.len());
+    let read = counted.saturating_add(format.map_or(0, |format| format.bytes_read(text)));
+    if (bounds.is_some() || format.is_some()) && place.budget.read(read).is_err() {
         return;
     }
     if let Some(bounds) = bounds {
@@ -528,21 +525,7 @@ fn object(schema: &Schema, members: &Map, old: Old<'_>, place: Place<'_>, found:
             });
         }
     }
-    for (name, value) in members.iter() {
-        if place.is_decided(found, old) {
-            return;
-        }
-        let of = match (schema.property(name), &schema.additional) {
-            (Some(_), _) | (None, Additional::Allowed) => continue,
-            (None, Additional::Refused) => {
-                found.refuse(place, || forbidden(name, place));
-                continue;
-            }
-            (None, Additional::Of(of)) => of,
-        };
-        let path = place.path_of(|| complaints::member(place.path, name));
-        node(of, value, old.member(name), place.below(&path), found);
-    }
+    others(schema, members, old, place, found);
     for (name, of) in &schema.properties {
         if place.is_decided(found, old) {
             return;
@@ -562,6 +545,29 @@ fn object(schema: &Schema, members: &Map, old: Old<'_>, place: Place<'_>, found:
         node(of, value, old, place.below(&path), found);
     }
     missing(schema, members, place, found);
+}
+
+/// Checks the members that are not properties.
+fn others(schema: &Schema, members: &Map, old: Old<'_>, place: Place<'_>, found: &mut Found) {
+    // Each of many alternatives would walk a large object, although mostly all others are allowed.
+    let is_free = matches!(schema.additional, Additional::Allowed);
+    if is_free || place.budget.parts(members.len()).is_err() {
+        return;
+    }
+    for (name, value) in members.iter() {
+        if place.is_decided(found, old) {
+            return;
+        }
+        if schema.property(name).is_some() {
+            continue;
+        }
+        let Additional::Of(of) = &schema.additional else {
+            found.refuse(place, || forbidden(name, place));
+            continue;
+        };
+        let path = place.path_of(|| complaints::member(place.path, name));
+        node(of, value, old.member(name), place.below(&path), found);
+    }
 }
 
 fn forbidden(name: &str, place: Place<'_>) -> Complaint {
@@ -821,6 +827,37 @@ mod tests {
         schema.set(&["anyOf"], Value::Array(vec![format; 100]));
         assert!(is_incomplete(&schema, &"1 ".repeat(1 << 20).into()));
         assert!(errors(&schema, &"1 day".into()).is_empty());
+    }
+
+    #[test]
+    fn formats_whose_checks_are_short_leave_the_budget_to_others() {
+        let of = |junctor: &str, format: &str, count: usize| {
+            let mut schema = Value::object();
+            let branch = json!({"format": (format)});
+            schema.set(&[junctor], Value::Array(vec![branch; count]));
+            schema
+        };
+        let long = Value::from("A".repeat(1_500_000));
+        assert!(errors(&of("allOf", "byte", 20), &long).is_empty());
+        assert!(errors(&of("allOf", "password", 10_000), &long).is_empty());
+        let none = json!({"not": (of("anyOf", "hostname", 10_000))});
+        assert!(errors(&none, &long).is_empty());
+    }
+
+    /// Else the search for members that are not properties takes 10¹⁰ steps.
+    #[test]
+    fn alternatives_that_allow_all_members_do_not_walk_a_large_object() {
+        let branch = json!({"required": ["x"]});
+        let mut schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+        schema.set(&["anyOf"], Value::Array(vec![branch; 50_000]));
+        let members = (0..200_000i64).map(|at| (format!("m{at}"), Value::Int(at)));
+        let object = Value::Object(members.collect());
+        let said: Vec<String> = errors(&schema, &object)
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        assert_eq!(said.len(), 2, "{said:?}");
+        assert!(said[0].contains("must validate at least one schema"));
     }
 
     #[test]
