@@ -112,10 +112,7 @@ impl CustomObject {
         if compiled.rules.is_empty() {
             return errors;
         }
-        if errors.iter().any(blocks_rules) {
-            let text = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation";
-            errors.push(FieldError::invalid(&Path::NIL, Value::Null, text));
-        } else {
+        if !has_blocked_rules(&mut errors) {
             let found = compiled
                 .rules
                 .check(&compiled.schema, &new, old.as_ref(), &budget);
@@ -151,6 +148,22 @@ fn change<'v>(new: &'v Value, old: Option<&'v Value>) -> Change<'v> {
         None => Change::Created(new),
         Some(old) => Change::Updated(new, old),
     }
+}
+
+/// Returns whether the complaints keep the rules from being checked, and says so among them.
+fn has_blocked_rules(errors: &mut Complaints) -> bool {
+    // A full list may have dropped a complaint that does.
+    let is_full = errors.is_full();
+    if !is_full && !errors.iter().any(blocks_rules) {
+        return false;
+    }
+    let text = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation";
+    let note = FieldError::invalid(&Path::NIL, Value::Null, text);
+    match is_full {
+        true => errors.push_front(note),
+        false => errors.push(note),
+    }
+    true
 }
 
 /// Returns whether expressions could fail because of an error, or take too long.
@@ -337,6 +350,23 @@ mod tests {
         let names = Value::Array(names.collect());
         object.set(&["metadata", "finalizers"], names);
         assert!(finalizer_warnings(&object, Some(&object)).is_empty());
+    }
+
+    #[test]
+    fn rules_are_not_checked_if_a_complaint_that_blocks_them_may_have_been_dropped() {
+        let invalid = || FieldError::invalid(&Path::NIL, Value::Null, "wrong");
+        let mut errors = Complaints::from([invalid()]);
+        assert!(!has_blocked_rules(&mut errors));
+        assert_eq!(errors.len(), 1);
+        let said = |error: Option<&FieldError>| {
+            error.is_some_and(|error| error.detail.contains("rules were not checked"))
+        };
+        errors.push(FieldError::required(&Path::NIL, ""));
+        assert!(has_blocked_rules(&mut errors));
+        assert!(said(errors.last()));
+        let mut full: Complaints = std::iter::repeat_with(invalid).collect();
+        assert!(has_blocked_rules(&mut full));
+        assert!(said(full.first()));
     }
 
     #[test]

@@ -171,8 +171,10 @@ fn validate_spec(object: &Value, old: &Value) -> Complaints {
     }
     let selector = labels::validate_label_selector(spec.get("selector"), &path.child("selector"));
     let stale = !labels::validate_label_selector(old["spec"].get("selector"), &path).is_empty();
-    // Invalid values that were stored once are allowed to stay.
-    let is_shown = |error: &FieldError| !(stale && error.field.contains("values["));
+    // Invalid values that were stored once are allowed to stay, unless their complaints have left no room for
+    // others.
+    let is_excused = stale && !selector.is_full();
+    let is_shown = |error: &FieldError| !(is_excused && error.field.contains("values["));
     errors.extend(selector.into_iter().filter(is_shown));
     checks::validate_modes(spec, &path, &mut errors);
     let resources = path.child("resources");
@@ -311,4 +313,33 @@ fn validate_resource_key(name: &str, path: &Path<'_>) -> Complaints {
         .into_iter()
         .map(|detail| FieldError::invalid(path, name, detail))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polyplane_apimachinery::complaints::COUNT_MAX;
+    use polyplane_apimachinery::json;
+
+    #[test]
+    fn excused_values_of_a_selector_do_not_hide_another_fault() {
+        let claim = |values: usize, operator: &str| {
+            let mut wrong = json!({"key": "k", "operator": "In"});
+            wrong.set(&["values"], Value::Array(vec!["-".into(); values]));
+            let mut claim = Value::object();
+            let other = json!({"key": "k", "operator": (operator)});
+            let expressions = Value::Array(vec![wrong, other]);
+            claim.set(&["spec", "selector", "matchExpressions"], expressions);
+            claim
+        };
+        let is_refused = |object: &Value| {
+            let found = validate_spec(object, &claim(1, "Exists"));
+            found
+                .iter()
+                .any(|error| error.field.starts_with("spec.selector"))
+        };
+        assert!(!is_refused(&claim(2, "Exists")));
+        assert!(is_refused(&claim(2, "Like")));
+        assert!(is_refused(&claim(COUNT_MAX, "Like")));
+    }
 }
