@@ -58,6 +58,7 @@ pub(crate) const LIBRARY: Library = Library {
 #[derive(Debug, PartialEq, Eq)]
 struct Url {
     scheme: String,
+    /// The host and the port, without escapes.
     host: String,
     path: String,
     query: String,
@@ -125,14 +126,14 @@ fn parse(text: &str) -> Result<Url, String> {
         Some((user, host)) => (Some(user), host),
         None => (None, host),
     };
-    check_host(scheme, host)?;
+    let host = read_host(scheme, host)?;
     if let Some(user) = user {
         check_user(user)?;
     }
     check_escapes(path)?;
     Ok(Url {
         scheme: scheme.to_ascii_lowercase(),
-        host: host.to_owned(),
+        host,
         path: path.to_owned(),
         query: query.to_owned(),
         text: text.to_owned(),
@@ -154,13 +155,23 @@ fn scheme(text: &str) -> Result<(&str, &str), String> {
 
 fn check_escapes(text: &str) -> Result<(), String> {
     for (at, _) in text.match_indices('%') {
-        let digits = text.get(at + 1..at + 3);
-        if !digits.is_some_and(|it| it.bytes().all(|digit| digit.is_ascii_hexdigit())) {
-            let shown: String = text[at..].chars().take(3).collect();
-            return Err(format!("invalid URL escape {}", quote(&shown)));
+        if escape_at(text, at).is_none() {
+            return Err(bad_escape(text, at));
         }
     }
     Ok(())
+}
+
+/// Returns the byte that the escape at a place stands for.
+fn escape_at(text: &str, at: usize) -> Option<u8> {
+    let digits = text.get(at + 1..at + 3);
+    let digits = digits.filter(|it| it.bytes().all(|digit| digit.is_ascii_hexdigit()));
+    u8::from_str_radix(digits?, 16).ok()
+}
+
+fn bad_escape(text: &str, at: usize) -> String {
+    let shown: String = text[at..].chars().take(3).collect();
+    format!("invalid URL escape {}", quote(&shown))
 }
 
 /// Checks a user and a password as Go does: neither may need an escape that it does not have.
@@ -175,25 +186,12 @@ fn check_user(user: &str) -> Result<(), String> {
     check_escapes(password)
 }
 
-fn check_host(scheme: &str, host: &str) -> Result<(), String> {
+/// Returns a host and its port without escapes. The `uri` format of schemas has the same rules.
+fn read_host(scheme: &str, host: &str) -> Result<String, String> {
     match host.rfind('[') {
-        Some(0) => return check_literal(host),
+        Some(0) => return read_literal(host),
         Some(_) => return Err("invalid IP-literal".to_owned()),
         None => {}
-    }
-    let bad = host
-        .chars()
-        .find(|letter| " \"<>\\^`{|}".contains(*letter) || *letter == '%' && !host.is_ascii());
-    if let Some(bad) = bad {
-        let shown = quote(&bad.to_string());
-        return Err(format!("invalid character {shown} in host name"));
-    }
-    check_escapes(host)?;
-    // Of ASCII a host has only the percent sign itself escaped.
-    let is_ascii = |at: &usize| matches!(host.as_bytes()[at + 1], b'0'..=b'7');
-    let mut escapes = host.match_indices('%').map(|(at, _)| at);
-    if let Some(at) = escapes.find(|at| is_ascii(at) && !host[*at..].starts_with("%25")) {
-        return Err(format!("invalid URL escape {}", quote(&host[at..at + 3])));
     }
     // Hosts of databases may be several, each with a port.
     let is_web = ["http", "https"]
@@ -203,33 +201,72 @@ fn check_host(scheme: &str, host: &str) -> Result<(), String> {
         true => host.find(':'),
         false => host.rfind(':'),
     };
-    check_port(colon.map_or("", |at| &host[at..]))
+    check_port(colon.map_or("", |at| &host[at..]))?;
+    unescaped_host(host, HostPart::Name)
 }
 
-/// Checks a host in brackets: an IPv6 address, with or without a zone, and a port.
-fn check_literal(host: &str) -> Result<(), String> {
+/// Reads a host in brackets: an IPv6 address, with or without a zone, and a port.
+fn read_literal(host: &str) -> Result<String, String> {
     let end = host
         .rfind(']')
         .ok_or_else(|| "missing ']' in host".to_owned())?;
-    check_port(&host[end + 1..])?;
+    let port = &host[end + 1..];
+    check_port(port)?;
     let inner = &host[1..end];
-    let address = match inner.split_once("%25") {
-        Some((address, zone)) if !zone.is_empty() => {
-            check_escapes(zone)?;
-            address
-        }
-        _ => inner,
+    let (address, zone) = inner.split_at(inner.find("%25").unwrap_or(inner.len()));
+    let address = unescaped_host(address, HostPart::Name)?;
+    let literal = address + &unescaped_host(zone, HostPart::Zone)?;
+    let (address, zone) = match literal.split_once('%') {
+        Some((address, zone)) => (address, Some(zone)),
+        None => (literal.as_str(), None),
     };
-    match address.parse::<IpAddr>() {
-        Ok(IpAddr::V6(_)) => Ok(()),
-        Ok(IpAddr::V4(_)) => Err("invalid IP-literal".to_owned()),
-        Err(_) => {
-            let shown = quote(inner);
-            Err(format!(
-                "invalid host: ParseAddr({shown}): unable to parse IP"
-            ))
+    let why = match (address.parse::<IpAddr>(), zone) {
+        (Ok(IpAddr::V6(_)), Some("")) => "zone must be a non-empty string",
+        (Ok(IpAddr::V6(_)), _) => return Ok(format!("[{literal}]{port}")),
+        (Ok(IpAddr::V4(_)), None) => return Err("invalid IP-literal".to_owned()),
+        (Ok(IpAddr::V4(_)), Some(_)) | (Err(_), _) => "unable to parse IP",
+    };
+    let shown = quote(&literal);
+    Err(format!("invalid host: ParseAddr({shown}): {why}"))
+}
+
+/// A part of a host, which decides what may be escaped in it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum HostPart {
+    Name,
+    /// The zone of an IPv6 address, with the percent sign before it.
+    Zone,
+}
+
+/// Returns a part of a host without escapes.
+fn unescaped_host(text: &str, part: HostPart) -> Result<String, String> {
+    for (at, letter) in text.char_indices() {
+        if letter != '%' {
+            if !is_host_letter(letter) {
+                let shown = quote(letter.encode_utf8(&mut [0; 4]));
+                return Err(format!("invalid character {shown} in host name"));
+            }
+            continue;
+        }
+        let code = escape_at(text, at).ok_or_else(|| bad_escape(text, at))?;
+        let fits = match part {
+            // Of ASCII a name has only the percent sign itself escaped.
+            HostPart::Name => !code.is_ascii(),
+            // A zone escapes what it may have as it is, and spaces.
+            HostPart::Zone => code == b' ' || code.is_ascii() && is_host_letter(code.into()),
+        };
+        if !fits && code != b'%' {
+            return Err(bad_escape(text, at));
         }
     }
+    Ok(String::from_utf8_lossy(&unescaped(text, false)).into_owned())
+}
+
+/// Returns whether a letter may stand in a host without an escape.
+fn is_host_letter(letter: char) -> bool {
+    letter.is_ascii_alphanumeric()
+        || !letter.is_ascii()
+        || "-._~!$&'()*+,;=:[]<>\"".contains(letter)
 }
 
 /// Checks what follows a host: nothing, or a colon and digits.
@@ -321,7 +358,7 @@ fn query<'a>(context: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::complaint;
+    use super::{complaint, parse, split_host};
 
     #[test]
     fn brackets_of_a_host_enclose_all_of_an_address_of_ipv6() {
@@ -357,6 +394,54 @@ mod tests {
             ("https://a%20b", "invalid URL escape \"%20\""),
         ] {
             assert_eq!(complaint(bad).as_deref(), Some(why), "{bad}");
+        }
+    }
+
+    #[test]
+    fn letters_of_a_host_and_of_its_zone_are_those_that_go_reads() {
+        for good in [
+            "http://a<b>/",
+            "http://a\"b/",
+            "http://\u{e9}%C3%A9/",
+            "http://[fe80::1%25a%20b]/",
+            "http://[fe80::1%25%61%25]/",
+        ] {
+            assert_eq!(complaint(good), None, "{good}");
+        }
+        for (bad, why) in [
+            ("http://a b/", "invalid character \" \" in host name"),
+            ("http://a^b%zz/", "invalid character \"^\" in host name"),
+            ("http://%zz^/", "invalid URL escape \"%zz\""),
+            (
+                "http://[fe80::1%25a b]/",
+                "invalid character \" \" in host name",
+            ),
+            ("http://[::1%25%00]/", "invalid URL escape \"%00\""),
+            ("http://[::1%25%C3%A9]/", "invalid URL escape \"%C3\""),
+            (
+                "http://[::1%25]/",
+                "invalid host: ParseAddr(\"::1%\"): zone must be a non-empty string",
+            ),
+        ] {
+            assert_eq!(complaint(bad).as_deref(), Some(why), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_host_is_returned_without_escapes() {
+        for (text, host, name, port) in [
+            ("https://%C3%A9", "\u{e9}", "\u{e9}", ""),
+            ("https://a%25b:80/%20", "a%b:80", "a%b", "80"),
+            (
+                "https://[fe80::1%25en%20o]:1/",
+                "[fe80::1%en o]:1",
+                "fe80::1%en o",
+                "1",
+            ),
+        ] {
+            let url = parse(text).expect("a URL");
+            assert_eq!(url.host, host);
+            assert_eq!(split_host(&url.host), (name, port));
         }
     }
 
