@@ -29,6 +29,8 @@ PROTOBUF = "application/vnd.kubernetes.protobuf"
 GENERATED = re.compile(r'"generateName": ?"([^"]{1,300})"')
 YAML_ADDRESS = re.compile(r"(?m)^(\s*(?:- |clusterIP: ))10\.0\.\d+\.\d+$")
 YAML_PORT = re.compile(r"(?m)^(\s*(?:- )?(?:nodePort|healthCheckNodePort): )\d+$")
+YAML_STATUS = re.compile(r"(?m)^status:.*\n(?:[ -].*\n?)*")
+YAML_ENTRY = re.compile(r"(?m)^  - apiVersion: .*\n(?:    .*\n)*")
 SOURCE = re.compile(r"[\w/.@-]{1,200}\.go:\d+")
 
 
@@ -48,6 +50,8 @@ def normalized(answer, request):
     for prefix in dict.fromkeys(GENERATED.findall(request) + cut):
         body = re.sub(re.escape(prefix[:58]) + r"[a-z0-9]{5}\b", prefix[:58].replace("\\", "") + "<drawn>", body)
     if tree is None:
+        if re.search(r"(?m)^kind: (CustomResourceDefinition|FlowSchema)$", body):
+            body = unestablished_yaml(body)
         body = DESCRIPTION.sub('"description":""', body)
         return YAML_ADDRESS.sub(r"\1<address>", YAML_PORT.sub(r"\1<port>", body))
     tree = json.loads(body)
@@ -94,6 +98,13 @@ def unestablished_wire(tree):
     if isinstance(metadata, dict):
         raw.pop("3", None)
         metadata["17"] = [entry for entry in metadata.get("17", []) if not STATUS_WRITERS & set(entry.get("1", []))]
+
+
+def unestablished_yaml(body):
+    """Does the same with a definition in YAML."""
+    managers = [f"    manager: {name}\n" for name in STATUS_WRITERS]
+    body = YAML_STATUS.sub("", body)
+    return YAML_ENTRY.sub(lambda found: "" if any(line in found[0] for line in managers) else found[0], body)
 
 
 def text(body):
