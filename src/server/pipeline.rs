@@ -7,12 +7,10 @@
 //! | locate the plane, prove the caller | `request/prove.rs`, `doorway.rs` | 401, 404, 429, 503 |
 //! | count the connection as proven | `request/prove.rs` | 429 |
 //! | refuse what a suspended plane is asked | `request/prove.rs` | 403 |
-//! | record the arrival, if the audit blocks | `request/audited.rs` | 500 |
-//! | decide where: here, or forward | `peer/forward.rs` | 503 |
+//! | decide where: here, or forward; record the arrival | `peer/forward.rs`, `request/audited.rs` | 500, 503 |
 //! | count against the plane's limits | `request/plane_limits.rs` | 429 |
 //! | take a seat | `request/seat.rs` | 429 |
-//! | wake the plane | `backend.rs` | 503 |
-//! | check that the token's account and binding exist | `request/prove.rs` | 401, 503, 504 |
+//! | wake the plane, look for the token's account | `backend.rs`, `request/prove.rs` | 401, 503, 504 |
 //! | impersonate | `request/impersonate.rs` | 403 |
 //! | wait for seats of the priority level | `request/flow.rs` | 429 |
 //! | authorize | `request/authorize.rs` | 403 |
@@ -23,12 +21,11 @@
 //! | form of the answer | `answer/respond.rs` | 406 |
 //! | back: count, read the rest of the body, headers | `answer/finish.rs` | |
 //!
-//! The functions in this file are in this order. Locating, proving and authorizing return values that only
-//! they can make: without [`Located`] nobody is proven, without [`Proven`] nothing is forwarded and no plane
-//! wakes, and the registry accepts only authorized requests. Suspension, limits, seats and the life of a
-//! token are checks without such a value: no type forces their calls. A plane is located
-//! once per attempt, and all later stages use that record. The replica that receives a request proves
-//! the caller; if another one owns the plane, the request goes there and passes all stages again.
+//! The functions in this file are in this order. Locating, proving and authorizing return values that only they can
+//! make: without [`Located`] nobody is proven, without [`Proven`] nothing is forwarded and no plane wakes, and the
+//! registry accepts only authorized requests. Suspension, limits, seats and the life of a token are checks without
+//! such a value. A plane is located once per attempt, and all later stages use that record. The replica that receives
+//! a request proves the caller; if another one owns the plane, the request goes there and passes all stages again.
 
 use std::future::poll_fn;
 use std::panic::AssertUnwindSafe;

@@ -111,7 +111,7 @@ fn beyond(
         Value::Float(number) => (exceeds(*number, limit), *number == limit),
         _ => return,
     };
-    if !is_beyond && !(exclusive && is_equal) {
+    if !(is_beyond || exclusive && is_equal) {
         return;
     }
     found.refuse(place, || {
