@@ -1,9 +1,9 @@
 //! The limits of one plane.
 
 /// A plane may have this many times as much of something that all planes share as is free: requests in
-/// flight, connections, bytes of memory in most shares. A plane that is alone gets 8 of 9 parts, and of several greedy ones
-/// each gets the same, with an eighth of that left for the next. With more, the first greedy plane would
-/// leave the others nothing.
+/// flight, connections, bytes of memory in most shares. A plane that is alone gets 8 of 9 parts, and of several
+/// greedy ones each gets the same, with an eighth of that left for the next. With more, the first greedy plane
+/// would leave the others nothing.
 pub const TIMES_FREE: u64 = 8;
 
 /// What a plane may use. `None` means without limit.

@@ -4,10 +4,10 @@
 //! The queue holds one channel for each that waits.
 //!
 //! Work cannot be interrupted, and the work of one plane may take long. So a further place is lent when a plane that
-//! has none has waited for [`LEND_AFTER`], as long as there are not twice as many taken as there are. After a second, as many
-//! times as there are may be taken as the owner of the places allows. It is lent in the same order, to the plane that has used the least of those that have none. If each request
-//! took what is free when its own time is over, a plane with very many requests would nearly always be the first, and
-//! one with a single request would wait for most of them.
+//! has none has waited for [`LEND_AFTER`], up to [`LENT_TIMES`] as many as there are, and once a plane has waited for a
+//! second up to the factor that [`Places::new`] is given. It goes to the plane that has used the least of those that
+//! have none. If each request took what is free when its own time is over, a plane with very many requests would nearly
+//! always be the first, and one with a single request would wait for most of them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,8 +22,8 @@ use crate::turns::{Started, Turns, VirtualTime};
 /// How long a plane waits for its first place. With less, planes that all have work would use more threads than there
 /// are CPUs for it; with more, a plane waits longer for the work of others.
 const LEND_AFTER: Duration = Duration::from_millis(50);
-/// How many times as many places as there are may be taken before a plane is late. With more, long work would leave little of the CPUs to short
-/// work; with fewer, there would be no thread for a plane that has none.
+/// How many times as many places as there are may be taken before a plane is late. With more, long work would leave
+/// little of the CPUs to short work; with fewer, there would be no thread for a plane that has none.
 const LENT_TIMES: usize = 2;
 /// Waits of [`LEND_AFTER`] in a row after which a plane is late: a second. With fewer, there would be more threads for
 /// work that is merely long; with more, a plane waits longer for work that does not end.

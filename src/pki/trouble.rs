@@ -7,19 +7,14 @@ use std::error::Error;
 
 use parking_lot::Mutex;
 
-/// The error of the last attempt, with its causes; empty if it did not fail.
+/// The error of the last attempt, as `Debug` writes it, which shows the causes too; empty if it did not fail.
 #[derive(Debug, Default)]
 pub(crate) struct Trouble(Mutex<String>);
 
 impl Trouble {
     /// Records that an attempt failed. Returns whether it did so for another reason than the one before.
     pub(crate) fn is_news(&self, error: &dyn Error) -> bool {
-        let mut text = error.to_string();
-        let mut cause = error.source();
-        while let Some(error) = cause {
-            text = format!("{text}: {error}");
-            cause = error.source();
-        }
+        let text = format!("{error:?}");
         let mut last = self.0.lock();
         let is_news = *last != text;
         *last = text;
