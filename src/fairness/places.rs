@@ -66,7 +66,7 @@ impl Inside {
 }
 
 /// The right to work. Dropping it lets the next one in, and takes back what the plane was charged in
-/// advance, unless [`Place::settle`] has replaced that by the cost.
+/// advance, unless [`Place::charge_actual`] has replaced that by the cost.
 #[derive(Debug)]
 pub struct Place {
     /// `None` once the place belongs to somebody else.
@@ -78,9 +78,9 @@ pub struct Place {
 
 impl Place {
     /// Corrects the plane's account by what the work cost, in nanoseconds. Later calls do nothing.
-    pub fn settle(&mut self, cost: u64) {
+    pub fn charge_actual(&mut self, cost: u64) {
         if let Some(started) = self.started.take() {
-            self.meter.flow().settle(started, cost);
+            self.meter.flow().charge_actual(started, cost);
         }
     }
 
@@ -366,7 +366,7 @@ mod tests {
             let mut place = places.enter(&meter, 1).await;
             served.lock().push(Arc::as_ptr(&meter).addr());
             tokio::time::sleep(Duration::from_secs(1)).await;
-            place.settle(1_000_000_000);
+            place.charge_actual(1_000_000_000);
         })
     }
 

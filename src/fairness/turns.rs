@@ -172,13 +172,13 @@ impl Flow {
         self.expected_of_turn.load(Ordering::Relaxed)
     }
 
-    /// Notes what a turn cost of a request that has not ended, and so is settled later.
+    /// Notes what a turn cost, from which the cost of the next ones is expected. Charges nothing.
     pub fn end_turn(&self, cost: u64) {
         average(&self.expected_of_turn, cost);
     }
 
-    /// Corrects the account when it is known what a request cost.
-    pub fn settle(&self, started: Started, cost: u64) {
+    /// Replaces what was charged in advance for a request by what it cost.
+    pub fn charge_actual(&self, started: Started, cost: u64) {
         let (charged, due) = (started.charged(), cost / started.weight);
         if due >= charged {
             self.finish.fetch_add(due - charged, Ordering::Relaxed);

@@ -25,7 +25,7 @@ fn greedy(cost: u64, depth: usize) -> Greedy {
 /// Carries out a request of a plane, which costs so much.
 fn request(plane: &PlaneMeter, time: &VirtualTime, cost: u64) {
     let started = plane.flow().start(time);
-    plane.flow().settle(started, cost);
+    plane.flow().charge_actual(started, cost);
 }
 
 /// Lets planes compete for `seats` until each unit of time up to `end` is served. Each request holds
@@ -54,7 +54,7 @@ fn compete(planes: &mut [Greedy], seats: usize, end: u64) {
         now = ended;
         let plane = &mut planes[at];
         let started = charged.get_mut(&at).and_then(Vec::pop).expect("it ran");
-        plane.flow.flow().settle(started, plane.cost);
+        plane.flow.flow().charge_actual(started, plane.cost);
         plane.served += plane.cost;
         turns.push(&plane.flow, at, &time);
     }
@@ -98,11 +98,11 @@ fn a_modest_plane_waits_for_no_queue_of_a_greedy_one() {
     for _ in 0..500 {
         let (_, who, started) = turns.pop(&time).expect("one waits");
         assert_eq!(who, "flood");
-        flood.flow().settle(started, 1_000_000);
+        flood.flow().charge_actual(started, 1_000_000);
     }
     turns.push(&modest, "modest", &time);
     let (_, next, started) = turns.pop(&time).expect("one waits");
-    modest.flow().settle(started, 30_000);
+    modest.flow().charge_actual(started, 30_000);
     assert_eq!(next, "modest");
 }
 
@@ -118,7 +118,7 @@ fn of_planes_that_are_equal_the_one_that_waits_longest_goes_first() {
     }
     let mut order = Vec::new();
     while let Some((plane, at, started)) = turns.pop(&time) {
-        plane.flow().settle(started, FIRST_COST);
+        plane.flow().charge_actual(started, FIRST_COST);
         order.push(at);
     }
     assert_eq!(order, (0..32).chain(100..132).collect::<Vec<_>>());
@@ -140,7 +140,7 @@ fn idle_time_earns_a_few_requests_and_no_more() {
     for _ in 0..200 {
         let (_, who, started) = turns.pop(&time).expect("one waits");
         let flow = if who == "new" { &new } else { &old };
-        flow.flow().settle(started, FIRST_COST);
+        flow.flow().charge_actual(started, FIRST_COST);
         of_new += u64::from(who == "new");
     }
     // Of the others each plane has half.
@@ -161,10 +161,10 @@ fn a_plane_that_was_charged_for_weeks_waits_for_a_bounded_part_of_the_others() {
         turns.push(&other, 1, &time);
         let (_, at, started) = turns.pop(&time).expect("two planes wait");
         if at == 0 {
-            debtor.flow().settle(started, cost);
+            debtor.flow().charge_actual(started, cost);
             break;
         }
-        other.flow().settle(started, cost);
+        other.flow().charge_actual(started, cost);
         served += cost;
         assert!(served < 2 * DEBT_MAX, "the debtor does not get its turn");
     }
@@ -175,7 +175,7 @@ fn a_plane_that_was_charged_for_weeks_waits_for_a_bounded_part_of_the_others() {
 fn what_turns_have_cost_is_not_dropped() {
     let (time, plane) = (VirtualTime::default(), Arc::<PlaneMeter>::default());
     let dear = plane.flow().start(&time);
-    plane.flow().settle(dear, 10 * DEBT_MAX);
+    plane.flow().charge_actual(dear, 10 * DEBT_MAX);
     let owed = plane.flow().next_start(&time);
     let mut turns = Turns::default();
     turns.push(&plane, 0, &time);
@@ -184,7 +184,7 @@ fn what_turns_have_cost_is_not_dropped() {
     let (_, _, started) = turns.pop(&time).expect("it waits");
     plane.flow().charge(10 * DEBT_MAX);
     turns.push(&plane, 0, &time);
-    plane.flow().settle(started, 0);
+    plane.flow().charge_actual(started, 0);
     assert!(plane.flow().next_start(&time) < u64::MAX / 2);
 }
 
@@ -201,11 +201,11 @@ fn the_next_among_some_planes_is_the_one_that_has_used_the_least_of_them() {
     let may_go = |meter: &PlaneMeter| !std::ptr::eq(meter, &*planes[1]);
     let (_, next, started) = turns.pop_among(&time, may_go).expect("three may go");
     assert_eq!(next, 3);
-    planes[3].flow().settle(started, FIRST_COST);
+    planes[3].flow().charge_actual(started, FIRST_COST);
     assert!(turns.pop_among(&time, |_| false).is_none());
     let mut order = Vec::new();
     while let Some((plane, at, started)) = turns.pop(&time) {
-        plane.flow().settle(started, FIRST_COST);
+        plane.flow().charge_actual(started, FIRST_COST);
         order.push(at);
     }
     assert_eq!(order, [1, 1, 3, 2, 2, 0, 0]);
@@ -238,14 +238,14 @@ fn a_plane_that_gives_up_in_debt_leaves_nothing() {
     assert_eq!(Arc::strong_count(&debtor), 1);
     for _ in 0..100 {
         let (_, who, started) = turns.pop(&time).expect("one waits");
-        other.flow().settle(started, 1);
+        other.flow().charge_actual(started, 1);
         assert_eq!(who, 1000);
     }
     assert!(turns.pop(&time).is_none());
     // Its debt is its own: it holds up nobody, and alone it does not wait.
     turns.push(&debtor, 0, &time);
     let (_, _, started) = turns.pop(&time).expect("nobody else waits");
-    debtor.flow().settle(started, 1);
+    debtor.flow().charge_actual(started, 1);
 }
 
 #[test]
@@ -262,7 +262,7 @@ fn a_dear_answer_is_paid_for_by_waiting() {
     for _ in 0..50 {
         let (_, who, started) = turns.pop(&time).expect("one waits");
         assert_eq!(who, "cheap");
-        cheap.flow().settle(started, FIRST_COST);
+        cheap.flow().charge_actual(started, FIRST_COST);
     }
 }
 
@@ -320,7 +320,7 @@ fn loops(planes: &mut [Loops], seats: usize, (cost, away): (u64, Away), end: u64
             running -= 1;
             plane.answered += 1;
             let started = started.get_mut(&at).and_then(Vec::pop).expect("it ran");
-            plane.flow.flow().settle(started, cost);
+            plane.flow.flow().charge_actual(started, cost);
             ends.push(Reverse((away.back(now + around(away.mean)), at, None)));
         } else {
             turns.push(&plane.flow, at, &time);
@@ -407,13 +407,13 @@ proptest! {
                 taken += before - turns.len();
             } else if let Some((meter, flow, started)) = turns.pop(&time) {
                 prop_assert!(Arc::ptr_eq(&meter, &flows[flow]));
-                meter.flow().settle(started, 1000 * flow as u64);
+                meter.flow().charge_actual(started, 1000 * flow as u64);
                 taken += 1;
             }
             prop_assert_eq!(turns.len(), pushed - taken);
         }
         while let Some((meter, _, started)) = turns.pop(&time) {
-            meter.flow().settle(started, 1);
+            meter.flow().charge_actual(started, 1);
             taken += 1;
         }
         prop_assert_eq!(pushed, taken);
@@ -486,11 +486,11 @@ fn a_request_that_cost_less_than_expected_does_not_hold_up_the_next() {
     let mut turns = Turns::default();
     let dear = plane.flow().start(&time);
     turns.push(&plane, "waits meanwhile", &time);
-    plane.flow().settle(dear, 1);
+    plane.flow().charge_actual(dear, 1);
     turns.push(&plane, "asks again", &time);
     request(&other, &time, 50 * FIRST_COST + CREDIT_MAX);
     turns.push(&other, "other", &time);
     let (_, first, started) = turns.pop(&time).expect("one waits");
-    plane.flow().settle(started, 1);
+    plane.flow().charge_actual(started, 1);
     assert_eq!(first, "waits meanwhile");
 }

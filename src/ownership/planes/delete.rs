@@ -112,7 +112,7 @@ impl Planes {
             }
         }
         let deadline = Instant::now() + SETTLE_PATIENCE;
-        if !self.settle(slot, awake.as_ref(), deadline).await {
+        if !self.pause_at_head(slot, awake.as_ref(), deadline).await {
             return Err(DeleteError::NotYet);
         }
         self.put_deleted(slot, awake.as_ref()).await.map(Some)

@@ -84,7 +84,7 @@ impl Planes {
         let epoch = slot.fence.epoch().map(Epoch::get);
         let awake = slot.awake();
         let deadline = Instant::now() + PAUSE_PATIENCE;
-        if !self.settle(slot, awake.as_ref(), deadline).await {
+        if !self.pause_at_head(slot, awake.as_ref(), deadline).await {
             self.metrics().kept();
             return HandOffOutcome::Kept(NotReleased::Unsettled);
         }
@@ -120,9 +120,9 @@ impl Planes {
         outcome
     }
 
-    /// Pauses the plane and waits until its commits are settled, because the release names its
-    /// head. Returns whether they settled in time.
-    pub(crate) async fn settle(
+    /// Pauses the plane, waits until its commits are settled, and gives the fence's machine its
+    /// head, which the release names. Returns whether the commits were settled in time.
+    pub(crate) async fn pause_at_head(
         &self,
         slot: &PlaneSlot,
         awake: Option<&AwakePlane>,
@@ -386,7 +386,7 @@ impl Planes {
         let mut releasing = Vec::new();
         for (slot, busy) in slots {
             let awake = slot.awake();
-            if !self.settle(&slot, awake.as_ref(), deadline).await {
+            if !self.pause_at_head(&slot, awake.as_ref(), deadline).await {
                 continue;
             }
             let actions = slot.fence.step(Event::HandOff {

@@ -235,7 +235,7 @@ impl Entry {
     }
 
     /// Returns the durable entry of a write under way, made at the first call.
-    pub(crate) fn settle(self: &Arc<Self>, versions: Versions, interner: &Interner) -> Arc<Self> {
+    pub(crate) fn made_durable(self: &Arc<Self>, at: Versions, interner: &Interner) -> Arc<Self> {
         let State::InFlight(in_flight) = &self.state else {
             return Arc::clone(self);
         };
@@ -244,7 +244,7 @@ impl Entry {
                 self.key.clone(),
                 self.stamp,
                 &in_flight.object,
-                versions,
+                at,
                 interner,
             )
         }))
@@ -651,7 +651,7 @@ mod tests {
             created: Version::from_raw(9),
         };
         let durable = ObjectRef::new(
-            entry.settle(versions, &Interner::default()),
+            entry.made_durable(versions, &Interner::default()),
             template_values(),
         );
         assert_eq!(held.version(), Some(Version::from_raw(9)));

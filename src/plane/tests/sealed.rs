@@ -55,7 +55,7 @@ async fn value(store: &Arc<dyn Store>, stored: &Bytes) -> Bytes {
 }
 
 /// Sweeps until nothing is stale and the store says so.
-async fn settle(plane: &Arc<Plane>, generation: u32) {
+async fn reseal_all(plane: &Arc<Plane>, generation: u32) {
     for _ in 0..10 {
         plane.reseal(generation, 2).await.expect("it is written");
     }
@@ -160,7 +160,7 @@ async fn keys_change_until_nothing_is_stale() {
     assert!(plane.is_stale_at_rest(&named("x")));
     put(&plane, "x", "another").await;
     assert_eq!(plane.stale_at_rest(), 2);
-    settle(&plane, 0).await;
+    reseal_all(&plane, 0).await;
     let keys = async || read_data_keys(&value(&store, &data_keys_key("a")).await).expect("keys");
     let first = keys().await;
     assert_eq!(
@@ -168,7 +168,7 @@ async fn keys_change_until_nothing_is_stale() {
         (one.fingerprint(), 1)
     );
     // Another data key.
-    settle(&plane, 1).await;
+    reseal_all(&plane, 1).await;
     let second = keys().await;
     assert_eq!(
         (second.settled, second.newest().number),
@@ -183,7 +183,7 @@ async fn keys_change_until_nothing_is_stale() {
     let two = sealing(&[2, 1]);
     let plane = site(&store, Some(Arc::clone(&two))).open("a").await;
     assert_eq!(plane.stale_at_rest(), 0);
-    settle(&plane, 1).await;
+    reseal_all(&plane, 1).await;
     let third = keys().await;
     assert_eq!(third.newest().number, 2);
     assert!(
@@ -206,7 +206,7 @@ async fn a_plane_says_that_it_is_resealed_until_nothing_is_left_or_nothing_can_b
     for name in ["x", "y", "z"] {
         put(&plane, name, WORD).await;
     }
-    settle(&plane, 0).await;
+    reseal_all(&plane, 0).await;
     assert!(!plane.is_resealing(0));
 
     // From the moment that a new key is wanted.
@@ -218,14 +218,14 @@ async fn a_plane_says_that_it_is_resealed_until_nothing_is_left_or_nothing_can_b
     plane.reseal(1, 2).await.expect_err("it is rejected");
     assert!(!plane.is_resealing(1), "it would be awake for ever");
     assert!(plane.stale_at_rest() > 0);
-    settle(&plane, 1).await;
+    reseal_all(&plane, 1).await;
     assert!(!plane.is_resealing(1));
 
     // From another key-encryption key, when it wakes.
     let store: Arc<dyn Store> = site.store.clone();
     let plane = self::site(&store, Some(sealing(&[2, 1]))).open("a").await;
     assert!(plane.is_resealing(1));
-    settle(&plane, 1).await;
+    reseal_all(&plane, 1).await;
     assert!(!plane.is_resealing(1));
 }
 
@@ -269,7 +269,7 @@ async fn a_hand_off_and_the_history_read_as_before() {
     };
     let next = handed(&plane).await;
     assert!(!next.imported(), "nobody has said that nothing is stale");
-    settle(&next, 0).await;
+    reseal_all(&next, 0).await;
     let next = handed(&next).await;
     assert!(next.imported() && next.stale_at_rest() == 0);
     assert!(body(&next, "x").contains("\"3\""));

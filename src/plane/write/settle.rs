@@ -418,7 +418,7 @@ impl Plane {
                         let created = previous.and_then(|old| root.object(old).created());
                         let created = created.unwrap_or(version);
                         let durable =
-                            entry.settle(Versions { version, created }, &context.interner);
+                            entry.made_durable(Versions { version, created }, &context.interner);
                         entries.push(Arc::clone(&durable));
                         let old = root.put(Arc::clone(&durable), context);
                         (old, Some(durable))

@@ -144,7 +144,7 @@ impl<'a> Charge<'a> {
         self.nanos_in_turns.fetch_add(nanos, Ordering::Relaxed);
     }
 
-    /// Notes that the request had its turn, which took `nanos` of it so far. The turn is settled with
+    /// Notes that the request had its turn, which took `nanos` of it so far. The turn is charged
     /// what the whole request cost: the plane would else go on, at each turn, as if nothing but the turns
     /// cost anything, and what is charged later is forgiven to a plane that has nothing waiting then.
     pub(crate) fn pay_at_end(&self, meter: &Arc<PlaneMeter>, started: Started, nanos: u64) {
@@ -155,7 +155,7 @@ impl<'a> Charge<'a> {
         };
         // A request that is tried again has a second turn.
         if let Err(started) = kept {
-            meter.flow().settle(started, nanos);
+            meter.flow().charge_actual(started, nanos);
             self.in_turn(nanos);
         }
     }
@@ -198,7 +198,7 @@ impl Drop for Charge<'_> {
         meter.charge(nanos);
         let nanos = nanos.saturating_sub(*self.nanos_in_turns.get_mut());
         match self.started.take() {
-            Some(started) => meter.flow().settle(started, nanos),
+            Some(started) => meter.flow().charge_actual(started, nanos),
             None => meter.flow().charge(nanos),
         }
     }

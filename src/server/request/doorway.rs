@@ -85,7 +85,9 @@ impl Place {
     /// Ends the poll, which took `nanos`.
     fn end(mut self, nanos: u64) {
         if let (Some(doorway), Some(started)) = (&self.doorway, self.started.take()) {
-            doorway.sources[self.source].flow().settle(started, nanos);
+            doorway.sources[self.source]
+                .flow()
+                .charge_actual(started, nanos);
         }
     }
 

@@ -57,7 +57,7 @@ fn aside<T>(work: impl FnOnce() -> T) -> T {
     }
 }
 
-/// Polls the work on this thread, without the tasks that wait for it, and settles what that cost.
+/// Polls the work on this thread, without the tasks that wait for it, and charges what that cost.
 fn poll<F: Future>(
     mut place: Place,
     charge: &Charge<'_>,
@@ -68,7 +68,7 @@ fn poll<F: Future>(
     let polled = aside(|| work.poll(context));
     let spent = timer.stop();
     charge.aside(spent);
-    place.settle(spent.cpu_nanos);
+    place.charge_actual(spent.cpu_nanos);
     polled
 }
 

@@ -152,7 +152,7 @@ impl Turn {
     /// Ends the burst, which took `cost` nanoseconds and is all that its turn was for.
     pub(crate) fn end(mut self, cost: u64) {
         self.over(cost, |meter, started| {
-            meter.flow().settle(started, cost);
+            meter.flow().charge_actual(started, cost);
             meter.flow().end_turn(cost);
         });
     }
