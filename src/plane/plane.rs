@@ -440,7 +440,8 @@ impl Plane {
 
 /// Methods for the other modules of this crate.
 impl Plane {
-    pub(crate) fn wake(self: &Arc<Self>, wakeup: Wakeup) {
+    /// Wakes the committer if the sequencer has said that it must be.
+    pub(crate) fn wake_committer(self: &Arc<Self>, wakeup: Wakeup) {
         match wakeup {
             Wakeup::Committer => self.committer.ready(Arc::clone(self)),
             Wakeup::None => {}

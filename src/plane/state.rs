@@ -396,7 +396,8 @@ pub enum Start<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cut {
     pub(crate) position: u64,
-    pub(crate) generation: u64,
+    /// Number of withdrawals before the cut.
+    pub(crate) withdrawal_count: u64,
 }
 
 /// A consistent cut of a plane. Cheap to take and to clone; never changes.

@@ -80,7 +80,7 @@ impl Plane {
         let wakeup = self.sequencer().lock().permits_changed();
         self.resume_following();
         self.changed();
-        self.wake(wakeup);
+        self.wake_committer(wakeup);
         self.wait_for_store();
     }
 

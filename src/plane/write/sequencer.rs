@@ -227,7 +227,8 @@ pub(crate) struct Sequencer {
     position: u64,
     /// The position up to which all writes are settled.
     durable: u64,
-    generation: u64,
+    /// Number of withdrawals so far.
+    withdrawal_count: u64,
     /// The value of `durable` at each of the last withdrawals.
     withdrawals: VecDeque<u64>,
 }
@@ -248,7 +249,7 @@ impl Sequencer {
             withheld: None,
             position: 0,
             durable: 0,
-            generation: 0,
+            withdrawal_count: 0,
             withdrawals: VecDeque::new(),
         }
     }
@@ -257,7 +258,7 @@ impl Sequencer {
     pub(crate) fn accepted(&self) -> (Root, Cut) {
         let cut = Cut {
             position: self.position,
-            generation: self.generation,
+            withdrawal_count: self.withdrawal_count,
         };
         (self.accepted.clone(), cut)
     }
@@ -460,7 +461,7 @@ impl Sequencer {
         if self.withdrawals.len() > WITHDRAWALS_KEPT {
             self.withdrawals.pop_front();
         }
-        self.generation += 1;
+        self.withdrawal_count += 1;
         self.durable = self.position;
         self.share = 0;
         self.queue.drain(..).collect()
@@ -509,10 +510,11 @@ impl Sequencer {
                 CutStatus::Pending
             }
         };
-        if cut.generation == self.generation {
+        if cut.withdrawal_count == self.withdrawal_count {
             return decide(self.durable);
         }
-        let behind = usize::try_from(self.generation - cut.generation).unwrap_or(usize::MAX);
+        let behind = self.withdrawal_count - cut.withdrawal_count;
+        let behind = usize::try_from(behind).unwrap_or(usize::MAX);
         let kept = self.withdrawals.len().checked_sub(behind);
         match kept.map(|at| decide(self.withdrawals[at])) {
             Some(CutStatus::Durable) => CutStatus::Durable,

@@ -91,7 +91,7 @@ impl Plane {
             write.answer(Ok(answer));
         }
         self.changed();
-        self.wake(wakeup);
+        self.wake_committer(wakeup);
         if let Some(observer) = self.observer() {
             observer.published(&self, &landing.events);
         }
@@ -145,7 +145,7 @@ impl Plane {
         let again = self.sequencer().lock().requeue(part.writes);
         self.changed();
         match again {
-            Ok(wakeup) => self.wake(wakeup),
+            Ok(wakeup) => self.wake_committer(wakeup),
             Err(writes) => answer_all(writes, &SubmitError::Lost),
         }
     }
