@@ -358,13 +358,13 @@ impl Pipeline<'_> {
             // Locate and prove before the request takes a seat, memory for its body, or a
             // connection to a peer. Both again in each attempt, because the name may belong to
             // another plane by now.
-            let (located, proven) = match self.locate(plane).await {
+            let (located, proven) = match self.locate_and_prove(plane).await {
                 Err(refusal) if refusal.is_moved() && !self.is_direct() => {
                     return Ok(moved_reply(self.state, None));
                 }
                 found => found?,
             };
-            self.admit(plane, &located)?;
+            self.count_as_proven(plane, &located)?;
             let record = &**located.record();
             self.charge.to(record.meter());
             self.check_suspension(&located, &proven)?;

@@ -55,7 +55,7 @@ impl Proven {
     }
 }
 
-/// Proof that the plane exists. Only `locate` makes one.
+/// Proof that the plane exists. Only `locate_and_prove` makes one.
 pub(crate) struct Located {
     record: Arc<dyn PlaneRecord>,
 }
@@ -98,7 +98,7 @@ impl Pipeline<'_> {
 
     /// Finds the plane and proves the caller, and notes for the metrics how that went. What failed for
     /// another reason than the caller is not noted.
-    pub(crate) async fn locate(
+    pub(crate) async fn locate_and_prove(
         &mut self,
         plane: PlaneReference<'_>,
     ) -> Result<(Located, Proven), Refusal> {
@@ -107,7 +107,7 @@ impl Pipeline<'_> {
             // An earlier attempt was counted from there.
             true => Instant::now(),
         };
-        let located = self.locate_in_turn(plane).await;
+        let located = self.locate_and_prove_in_turn(plane).await;
         match &located {
             Ok((_, proven)) => {
                 self.access.proven(&proven.user, began.elapsed());
@@ -130,17 +130,19 @@ impl Pipeline<'_> {
 
     /// Finds the plane and proves the caller, in the turns of unproven work if nobody vouches for
     /// the connection.
-    async fn locate_in_turn(
+    async fn locate_and_prove_in_turn(
         &self,
         plane: PlaneReference<'_>,
     ) -> Result<(Located, Proven), Refusal> {
         let connection = &self.caller.connection;
         if connection.is_strange() {
-            let located = self.among_strangers(Box::pin(self.locate_now(plane))).await;
+            let located = self
+                .among_strangers(Box::pin(self.locate_and_prove_now(plane)))
+                .await;
             connection.doubt(located.is_err());
             return located;
         }
-        let located = self.locate_now(plane).await;
+        let located = self.locate_and_prove_now(plane).await;
         if let Err(refusal) = &located
             && refusal.is_unproven()
         {
@@ -171,8 +173,11 @@ impl Pipeline<'_> {
     ///
     /// A record that may be outdated refuses nobody, and what it admits goes to the plane's owner,
     /// which decides again; see [`Self::await_fresh_records`].
-    async fn locate_now(&self, plane: PlaneReference<'_>) -> Result<(Located, Proven), Refusal> {
-        let located = self.locate_by_known_records(plane).await;
+    async fn locate_and_prove_now(
+        &self,
+        plane: PlaneReference<'_>,
+    ) -> Result<(Located, Proven), Refusal> {
+        let located = self.locate_and_prove_by_known_records(plane).await;
         let located = located.map_err(|refusal| self.unless_starting(plane, refusal));
         let refuses = match &located {
             Ok((located, _)) => located.record().is_suspended(),
@@ -183,7 +188,7 @@ impl Pipeline<'_> {
             return located;
         }
         match (self.await_fresh_records().await, located) {
-            (Ok(()), _) => self.locate_by_known_records(plane).await,
+            (Ok(()), _) => self.locate_and_prove_by_known_records(plane).await,
             (Err(error), Ok(_)) => Err(error.into()),
             // The caller stays a stranger: of those only so many have their bodies read.
             (Err(error), Err(_)) => Err(Refusal::unsettled(error)),
@@ -253,12 +258,12 @@ impl Pipeline<'_> {
         }
     }
 
-    async fn locate_by_known_records(
+    async fn locate_and_prove_by_known_records(
         &self,
         plane: PlaneReference<'_>,
     ) -> Result<(Located, Proven), Refusal> {
         if let Some(id) = self.expected_plane {
-            return self.locate_expected(plane, id).await;
+            return self.locate_and_prove_expected(plane, id).await;
         }
         let looked_up = match self.state.backend.locate(plane) {
             Verdict::Now(Some(Ok(record))) => {
@@ -288,7 +293,7 @@ impl Pipeline<'_> {
     /// # Errors
     /// Returns *moved* if the name means no plane or another one here. The peer then looks the name up
     /// again: one of the two replicas does not yet know what became of the plane.
-    async fn locate_expected(
+    async fn locate_and_prove_expected(
         &self,
         plane: PlaneReference<'_>,
         id: &str,
@@ -327,7 +332,10 @@ impl Pipeline<'_> {
     }
 
     /// Counts the client's connection as proven.
-    pub(crate) fn admit(
+    ///
+    /// # Errors
+    /// Returns 429 if too many connections are.
+    pub(crate) fn count_as_proven(
         &self,
         plane: PlaneReference<'_>,
         located: &Located,
