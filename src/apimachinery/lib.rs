@@ -4,6 +4,7 @@
 
 pub mod complaints;
 pub mod config;
+mod error_chain;
 pub mod field_error;
 pub mod field_selector;
 pub mod int_or_string;
@@ -23,5 +24,6 @@ pub mod yaml;
 #[cfg(test)]
 mod vectors;
 
+pub use error_chain::error_chain;
 pub use polyplane_strconv::{number as strconv, quote};
 pub use value::{Map, Str, Value};

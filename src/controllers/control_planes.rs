@@ -3,11 +3,10 @@
 
 use crate::client::{OwnRequest, tree};
 use crate::work::{Progress, ReconcilerContext};
-use polyplane_apimachinery::Value;
 use polyplane_apimachinery::status::ApiError;
+use polyplane_apimachinery::{Value, error_chain};
 use polyplane_batteries::polyplane::control_plane;
 use polyplane_plane::{Flags, Key};
-use polyplane_registry::write::chain;
 use polyplane_registry::{Tenant, Verb};
 
 pub(crate) use polyplane_batteries::polyplane::control_plane::{GROUP, RESOURCE};
@@ -40,7 +39,7 @@ pub(crate) async fn remove(
     let birth = context.info.birth(name).filter(|birth| birth.id == id);
     let birth = birth.ok_or_else(|| ApiError::service_unavailable("the directory lags behind"))?;
     let removed = context.planes.delete(&birth).await;
-    removed.map_err(|error| ApiError::service_unavailable(chain(&error)))?;
+    removed.map_err(|error| ApiError::service_unavailable(error_chain(&error)))?;
     let kept: Vec<Value> = finalizers
         .iter()
         .filter(|finalizer| finalizer.as_str() != Some(control_plane::FINALIZER))

@@ -14,12 +14,11 @@ mod room;
 use crate::plan::{self, Interrupted, ObjectChange, ObjectDeletion, PlanState, Run, prepare};
 use crate::request::call::Call;
 use crate::request::wait::{answerable_by, out_of_time};
-use polyplane_apimachinery::Value;
 use polyplane_apimachinery::status::ApiError;
+use polyplane_apimachinery::{Value, error_chain};
 use polyplane_plane::{
     Committed, Key, KeyQueueGuard, ObjectRef, Settled, Snapshot, SubmitError, Write,
 };
-pub use polyplane_storage::chain;
 use std::future::Future;
 use tokio::time::Instant;
 
@@ -309,6 +308,6 @@ fn refusal(error: &SubmitError) -> ApiError {
         SubmitError::TooLarge { .. } => prepare::too_large(),
         SubmitError::Deadline => out_of_time(),
         SubmitError::Lost => ApiError::moved(),
-        other => ApiError::service_unavailable(chain(other)).with_retry_after(RETRY_SECONDS),
+        other => ApiError::service_unavailable(error_chain(other)).with_retry_after(RETRY_SECONDS),
     }
 }

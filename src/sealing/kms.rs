@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
 
+use polyplane_apimachinery::error_chain;
 use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::{Channel, Endpoint};
@@ -227,11 +228,13 @@ impl KmsClient {
         let path = PathAndQuery::try_from(format!("/v2.KeyManagementService/{method}"));
         let path = path.expect("the names of methods are letters");
         let called = async {
-            grpc.ready().await.map_err(|error| whole(&error))?;
+            grpc.ready().await.map_err(|error| error_chain(&error))?;
             let codec = ProstCodec::<Q, A>::default();
             let answer = grpc.unary(Request::new(request), path, codec).await;
             answer.map_err(|status| match status.code() {
-                Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled => whole(&status),
+                Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled => {
+                    error_chain(&status)
+                }
                 code => format!("{method} ended with {code:?}: {}", status.message()),
             })
         };
@@ -262,15 +265,4 @@ impl KmsClient {
             reason,
         }
     }
-}
-
-/// Returns the texts of an error and of all its causes.
-fn whole(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }

@@ -34,7 +34,7 @@ pub use self::fjall::{FjallOptions, FjallStore, is_expected_record};
 pub use self::sled::{SledOptions, SledStore};
 pub use embedded::folder::engine_of;
 pub use embedded::{Disk, SystemDisk};
-pub use error::{CommitError, LeaseError, OpenError, ReadError, Rejection, Shortfall, chain};
+pub use error::{CommitError, LeaseError, OpenError, ReadError, Rejection, Shortfall};
 pub use faults::{CommitFault, FaultPlan, FaultyStore, ReadFault};
 pub use lease::{Clock, ManualClock, SystemClock};
 pub use memory::{MemoryOptions, MemoryStore};

@@ -4,7 +4,8 @@
 
 use crate::log_limit::LogLimit;
 use crate::membership::state::RingState;
-use polyplane_storage::{CommitError, Committed, Health, Store, chain};
+use polyplane_apimachinery::error_chain;
+use polyplane_storage::{CommitError, Committed, Health, Store};
 use std::error::Error;
 use std::sync::Arc;
 
@@ -57,7 +58,10 @@ fn why_refused(store: &dyn Store, error: &dyn Error) -> String {
     let cause = match store.health() {
         Health::ReadOnly { reason } => format!("its store takes no writes: {reason}"),
         Health::Failed { reason } => format!("its store does not answer: {reason}"),
-        Health::Ok => format!("its store did not accept its member key: {}", chain(error)),
+        Health::Ok => format!(
+            "its store did not accept its member key: {}",
+            error_chain(error)
+        ),
     };
     let remedy = store.remedy();
     let remedy = remedy.map_or_else(String::new, |remedy| format!("; {remedy}"));

@@ -10,8 +10,7 @@ use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper_rustls::HttpsConnectorBuilder;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use polyplane_apimachinery::{Value, json};
-use polyplane_registry::write::chain;
+use polyplane_apimachinery::{Value, error_chain, json};
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
@@ -206,7 +205,7 @@ impl Client {
                 server: self.server.clone(),
                 reason: reason.to_string(),
             },
-            None => unreachable(chain(&error)),
+            None => unreachable(error_chain(&error)),
         })?;
         let code = answer.status().as_u16();
         let bytes = Limited::new(answer.into_body(), ANSWER_BYTES_MAX)

@@ -6,13 +6,13 @@ use crate::replica::drain_report::DrainReport;
 use crate::replica::encryption::report;
 use crate::replica::plane_directory::{LookupError, NameOrId, PlaneDirectory};
 use crate::replica::usage_report;
+use polyplane_apimachinery::error_chain;
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_batteries::polyplane::control_plane::{GROUP, RESOURCE};
 use polyplane_ownership::{
     Candidate, ChangeError, LeaseTerms, Length, Member, PeerMessage, PeerReply, Pin, PlaneLocation,
     ROOT, Standing, Terms,
 };
-use polyplane_registry::write::chain;
 use polyplane_server::BoxFuture;
 use serde::Serialize;
 use std::sync::Arc;
@@ -195,12 +195,12 @@ async fn change_terms(directory: &PlaneDirectory, lengths: &str) -> Result<Shown
         Ok(terms) => Ok(show_terms(directory, terms)),
         Err(error @ ChangeError::Floor { .. }) => Err(ApiError::bad_request(format!(
             "{}, with `kubectl plane ring --raise-floor`",
-            chain(&error)
+            error_chain(&error)
         ))),
         Err(error @ (ChangeError::ReadLease { .. } | ChangeError::Margin { .. })) => {
-            Err(ApiError::bad_request(chain(&error)))
+            Err(ApiError::bad_request(error_chain(&error)))
         }
-        Err(error) => Err(ApiError::service_unavailable(chain(&error))),
+        Err(error) => Err(ApiError::service_unavailable(error_chain(&error))),
     }
 }
 
@@ -220,7 +220,7 @@ fn show_terms(directory: &PlaneDirectory, terms: Terms) -> ShownTerms {
 async fn raise(directory: &PlaneDirectory) -> Result<Raised, ApiError> {
     match directory.planes.raise_floor().await {
         Ok(floor) => Ok(Raised { floor: floor.level }),
-        Err(error) => Err(ApiError::service_unavailable(chain(&error))),
+        Err(error) => Err(ApiError::service_unavailable(error_chain(&error))),
     }
 }
 
@@ -284,7 +284,7 @@ async fn locate(directory: &PlaneDirectory, name: &str) -> Result<Found, ApiErro
     let located = located.map_err(missing)?;
     let birth = &located.birth;
     let fence = directory.planes.fence(birth).await;
-    let fence = fence.map_err(|error| ApiError::service_unavailable(chain(&error)))?;
+    let fence = fence.map_err(|error| ApiError::service_unavailable(error_chain(&error)))?;
     let designated = directory.planes.designated(birth);
     let held = fence.as_ref().filter(|fence| fence.state == "Held");
     let here = directory.planes.location(birth) == PlaneLocation::Here

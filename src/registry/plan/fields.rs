@@ -16,10 +16,10 @@ use crate::request::body;
 use crate::request::body::Expected;
 use crate::request::call::Call;
 use crate::request::options::FIELD_MANAGER_MAX;
-use polyplane_apimachinery::Value;
 use polyplane_apimachinery::quote::is_print;
 use polyplane_apimachinery::schema::decode::Beyond;
 use polyplane_apimachinery::time::Timestamp;
+use polyplane_apimachinery::{Value, error_chain};
 use polyplane_managedfields::{
     Answers, Entries, Step, Writer, differ_in_times_only, repeats, resets,
 };
@@ -389,7 +389,7 @@ pub(super) fn after_admission(run: &Run<'_>, before: Value, tree: &mut Value) {
     if let Err(error) = Entries::decode(managed_of(tree)) {
         run.call.warn(format!(
             ".metadata.managedFields was in an invalid state after admission; this could be caused by an outdated mutating admission controller; please fix your requests: {}",
-            crate::write::chain(&error)
+            error_chain(&error)
         ));
         put_managed(tree, before);
     }

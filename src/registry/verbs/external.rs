@@ -18,10 +18,10 @@ use crate::select::Selection;
 use crate::verbs::list;
 use crate::verbs::list::token::Token;
 use crate::verbs::list::{Items, Page, token, whole};
-use crate::write::{answerable, chain, within};
+use crate::write::{answerable, within};
 use async_trait::async_trait;
 use polyplane_apimachinery::status::ApiError;
-use polyplane_apimachinery::{Str, Value};
+use polyplane_apimachinery::{Str, Value, error_chain};
 use polyplane_plane::{ExpiredCause, Key, ObjectRef, Version, YieldBudget};
 use polyplane_storage::{ReadError, Revision};
 
@@ -289,7 +289,7 @@ async fn read(
             | ReadError::Unavailable(_)
             | ReadError::Corrupt(_)
             | ReadError::Closed),
-        ) => Err(ApiError::service_unavailable(chain(&error)).with_retry_after(1)),
+        ) => Err(ApiError::service_unavailable(error_chain(&error)).with_retry_after(1)),
     }
 }
 

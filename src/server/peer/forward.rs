@@ -37,6 +37,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
+use polyplane_apimachinery::error_chain;
 use polyplane_apimachinery::status::ApiError;
 use prometheus::core::Collector as _;
 use prometheus::{Histogram, HistogramOpts};
@@ -53,7 +54,6 @@ use crate::peer::headers::{
 };
 use crate::peer::pool::{Link, SendError};
 use crate::peer::transport::PeerTransport;
-use crate::peer::transport::error_chain;
 use crate::peer::wire::PeerBody;
 use crate::pipeline::{Origin, Pipeline};
 use crate::request::prove::Located;

@@ -18,6 +18,7 @@ use aws_lc_rs::digest::{SHA256, digest};
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
 use parking_lot::Mutex;
+use polyplane_apimachinery::error_chain;
 use polyplane_ownership::PeerHandler;
 use polyplane_pki::SHARED_NAME;
 use polyplane_registry::Verb;
@@ -45,7 +46,7 @@ use crate::peer::handshakes::{Handshakes, HandshakesMax};
 use crate::peer::headers::{
     CHAIN, FORWARDED_BY, ForwardedClient, MEANT_FOR, REMOTE, WATCH_PROTOBUF, decode_chain,
 };
-use crate::peer::transport::{MESSAGE_PATH, PeerTransport, SENDER, error_chain};
+use crate::peer::transport::{MESSAGE_PATH, PeerTransport, SENDER};
 use crate::peer::wire;
 use crate::pipeline::{self, Caller, Origin};
 use crate::request::inbound::Inbound;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri};
+use polyplane_apimachinery::error_chain;
 use polyplane_ownership::{Member, PeerError, PeerReply, PeerRequest, PeerTrust, Peers};
 use polyplane_pki::PeerTls;
 
@@ -126,18 +127,6 @@ fn broken(why: &Broken) -> PeerError {
         true => PeerError::Ended(text),
         false => PeerError::Failed(text),
     }
-}
-
-/// Returns an error and all its sources in one line.
-pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }
 
 #[async_trait]

@@ -11,9 +11,9 @@ use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 use super::EtcdOptions;
 use super::credentials::Credentials;
 use super::logins::Logins;
-use super::reply::{Fault, describe, fault, is_untrusted};
+use super::reply::{Fault, describe, fault, is_untrusted, with_causes};
 use super::server::OWN_AGENT;
-use crate::error::{OpenError, chain};
+use crate::error::OpenError;
 
 /// The longest time that a member may take to answer a status request.
 pub(super) const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -133,7 +133,10 @@ impl EndpointUrl {
         if scheme == "https" {
             endpoint = endpoint
                 .tls_config(tls_config(options, credentials))
-                .map_err(|error| wrong(format!("TLS: {}", chain(&error))))?;
+                .map_err(|error| {
+                    let cause = std::error::Error::source(&error);
+                    wrong(with_causes(format!("TLS: {error}"), cause))
+                })?;
         }
         Ok(Self {
             name: given.to_owned(),

@@ -162,12 +162,19 @@ fn cause_of(error: &Error) -> Option<&(dyn std::error::Error + 'static)> {
 
 /// Returns an error with its causes, on one line.
 pub(super) fn describe(error: &Error) -> String {
-    let mut text = match error {
+    let text = match error {
         // The error's own text is long and repeats headers.
         Error::GRpcStatus(status) => format!("{:?}: {}", status.code(), status.message()),
         other => other.to_string(),
     };
-    let mut source = cause_of(error);
+    with_causes(text, cause_of(error))
+}
+
+/// Returns the text of an error, and behind it those of its causes that it does not show.
+pub(super) fn with_causes(
+    mut text: String,
+    mut source: Option<&(dyn std::error::Error + 'static)>,
+) -> String {
     while let Some(cause) = source {
         let cause_text = cause.to_string();
         if !text.contains(&cause_text) {

@@ -3,10 +3,10 @@
 
 use super::names;
 use crate::replica::plane_directory::{LookupError, NameOrId, PlaneDirectory};
+use polyplane_apimachinery::error_chain;
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_batteries::polyplane::control_plane::{GROUP, RESOURCE};
 use polyplane_ownership::ROOT;
-use polyplane_registry::write::chain;
 use serde::Serialize;
 
 #[derive(Serialize)]
@@ -39,7 +39,8 @@ pub async fn of(directory: &PlaneDirectory, name: &str) -> Result<Vec<u8>, ApiEr
         name => directory.seek(&NameOrId::Name(name.into())).await,
     };
     let id = located.map_err(missing)?.birth.id.clone();
-    let unreadable = |error: &dyn std::error::Error| ApiError::service_unavailable(chain(error));
+    let unreadable =
+        |error: &dyn std::error::Error| ApiError::service_unavailable(error_chain(error));
     let record = directory.planes.keys_record(&id).await;
     let record = record.map_err(|error| unreadable(&error))?;
     let names = names(directory.planes.store()).await;

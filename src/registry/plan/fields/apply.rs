@@ -4,9 +4,9 @@ use super::versions::ManagedKind;
 use super::{ROUNDS_MAX, managed_of, put_managed, take_managed};
 use crate::metadata::ANNOTATION_BYTES_MAX;
 use crate::plan::{Interrupted, Run};
-use polyplane_apimachinery::Value;
 use polyplane_apimachinery::status::{ApiError, Cause, Reason};
 use polyplane_apimachinery::time::Timestamp;
+use polyplane_apimachinery::{Value, error_chain};
 use polyplane_managedfields::{
     Answers, Apply, ApplyError, Conflicts, Entries, Force, Step, UnknownVersion, Versions, Writer,
 };
@@ -40,7 +40,7 @@ pub(crate) fn apply(
     }
     let present = live.map_or(&Value::Null, managed_of);
     let before = Entries::decode(present).map_err(|error| {
-        let why = crate::write::chain(&error);
+        let why = error_chain(&error);
         ApiError::new(
             Reason::Unknown,
             format!("failed to decode managed fields: {why}"),

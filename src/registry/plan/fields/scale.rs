@@ -2,9 +2,8 @@
 
 use super::{managed_of, put_managed, take_managed};
 use crate::plan::Run;
-use crate::write::chain;
-use polyplane_apimachinery::Value;
 use polyplane_apimachinery::status::{ApiError, Reason};
+use polyplane_apimachinery::{Value, error_chain};
 use polyplane_managedfields::{Entries, Path, PathElement, ReplicasPaths};
 
 /// The version of objects with scale in groups that have, or once had, others beside it: their
@@ -52,8 +51,9 @@ pub(crate) fn live_scale(run: &Run<'_>, mut scale: Value, object: &Value) -> Val
 /// # Errors
 /// Returns 500 if admission has made those of the scale invalid.
 pub(crate) fn put_scale(run: &Run<'_>, scale: &Value, object: &mut Value) -> Result<(), ApiError> {
-    let failed =
-        |error: polyplane_managedfields::EntryError| ApiError::new(Reason::Unknown, chain(&error));
+    let failed = |error: polyplane_managedfields::EntryError| {
+        ApiError::new(Reason::Unknown, error_chain(&error))
+    };
     let before = take_managed(object).unwrap_or_default();
     let before = Entries::decode(&before).map_err(failed)?;
     let scale = Entries::decode(managed_of(scale)).map_err(failed)?;
