@@ -20,7 +20,6 @@ pub(crate) mod record;
 pub(crate) mod source;
 pub(crate) mod target;
 
-use crate::backoff::Backoff;
 use crate::copy::families::{copied, is_copied};
 use crate::copy::record::{COPY_LEVEL, CopyFigures, CopyProgress, CopyRecord};
 use crate::copy::source::Source;
@@ -29,7 +28,7 @@ use crate::records::{Damaged, Floor};
 use bytes::Bytes;
 use polyplane_plane::{Layer, LayerStoreError, RecordError, save_layer};
 use polyplane_storage::{
-    CommitError, KeyValue, Op, ReadError, Revision, Store, StoreEvent, WatchEnd,
+    Backoff, CommitError, KeyValue, Op, ReadError, Revision, Store, StoreEvent, WatchEnd,
 };
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;

@@ -37,7 +37,6 @@
 //! Invariant: this crate knows planes, keys and transactions. It knows no kinds and no HTTP.
 
 pub mod agreement;
-mod backoff;
 mod copy;
 pub mod directory;
 mod log_limit;

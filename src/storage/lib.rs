@@ -8,11 +8,13 @@
 //! * [`EtcdStore`] is shared by replicas: an etcd cluster.
 //! * [`EtcdServer`] is the other side: it serves any store to clients of etcd.
 //! * [`FaultyStore`] wraps any of them and misbehaves on request.
+//! * [`Backoff`] is the pause between two attempts at a store that does not answer.
 //! * `conformance` is the one suite that every engine passes (feature `testing`).
 //!
 //! Invariant: this crate knows bytes, keys and revisions. It knows no kinds, no planes, no HTTP.
 //! Only `sled.rs` and its submodules name sled, and so on for fjall and for etcd's client.
 
+mod backoff;
 #[cfg(any(test, feature = "testing"))]
 pub mod conformance;
 mod embedded;
@@ -32,6 +34,7 @@ pub use self::etcd::server::{ETCD_VERSION, EtcdServer};
 pub use self::etcd::{EtcdOptions, EtcdStore, EtcdTls, Secret};
 pub use self::fjall::{FjallOptions, FjallStore, is_expected_record};
 pub use self::sled::{SledOptions, SledStore};
+pub use backoff::Backoff;
 pub use embedded::folder::engine_of;
 pub use embedded::{Disk, SystemDisk};
 pub use error::{CommitError, LeaseError, OpenError, ReadError, Rejection, Shortfall};

@@ -1,7 +1,6 @@
 //! The store that a copy writes. Owns that each transaction says how far the copy is, and that only one
 //! copy writes the store: every transaction compares the record that the last one put.
 
-use crate::backoff::Backoff;
 use crate::copy::record::{COPY_KEY, CopyRecord};
 use crate::copy::source::Source;
 use crate::copy::{CopyError, patiently};
@@ -9,8 +8,8 @@ use crate::planes::{ROOT_KEY, SECRET_KEY};
 use crate::records::{FLOOR_KEY, Floor, encode_floor};
 use bytes::Bytes;
 use polyplane_storage::{
-    CommitError, Compare, Fields, KeyValue, Limits, Op, RangeRequest, Rejection, Revision, Store,
-    TXN_OPS_MAX, Txn,
+    Backoff, CommitError, Compare, Fields, KeyValue, Limits, Op, RangeRequest, Rejection, Revision,
+    Store, TXN_OPS_MAX, Txn,
 };
 use std::collections::HashSet;
 use std::sync::Arc;

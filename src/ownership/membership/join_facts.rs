@@ -1,7 +1,6 @@
 //! What a newcomer reads of the store before it joins, and the reasons why it may not join. Must not
 //! know how it joins: `member_driver` sends the transactions that compare these facts.
 
-use crate::backoff::Backoff;
 use crate::copy::record::{CopyRecordError, read_numbering};
 use crate::membership::member_record::member_key;
 use crate::membership::state::RingState;
@@ -9,7 +8,7 @@ use crate::records::{Damaged, FLOOR_KEY, TERMS_KEY, decode_floor, decode_terms};
 use crate::transactions::revision;
 use polyplane_fencing::member::JoinFacts;
 use polyplane_fencing::{Incarnation, Observed};
-use polyplane_storage::{LeaseError, ReadError};
+use polyplane_storage::{Backoff, LeaseError, ReadError};
 
 /// The reason why a replica does not join.
 #[derive(Debug, thiserror::Error)]

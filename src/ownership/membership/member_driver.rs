@@ -4,7 +4,6 @@
 //! It runs on a thread of its own, so that it notices when the executor of the planes is stuck: the
 //! lease is renewed only if a task of that executor has run between two ticks (PROTOCOL 18).
 
-use crate::backoff::Backoff;
 use crate::membership::beats::Beats;
 use crate::membership::join_facts::{JoinError, facts};
 use crate::membership::late_proofs;
@@ -19,7 +18,7 @@ use crate::membership::welcome::{is_name_taken, welcome};
 use crate::transactions::{MemberPut, member_outcome, member_txn};
 use polyplane_fencing::member::{Action, Event};
 use polyplane_fencing::{Holder, Outcome, Rule, Transaction, Write};
-use polyplane_storage::{LeaseError, LeaseId, Store};
+use polyplane_storage::{Backoff, LeaseError, LeaseId, Store};
 use std::collections::VecDeque;
 use std::future::pending;
 use std::pin::Pin;
@@ -455,7 +454,7 @@ impl Driver {
                 } => {
                     let store = Arc::clone(&self.shared.store);
                     let txn = member_txn(&transaction, Some(&life.put()));
-                    let pause = announcing.backoff.next();
+                    let pause = announcing.backoff.next_pause();
                     announcing.attempt = Some(Box::pin(async move {
                         let outcome = member_outcome(store.commit(txn).await);
                         if !matches!(outcome, Outcome::Applied(_)) {

@@ -1,10 +1,9 @@
 //! A copy in memory of a range of the store: read once, then followed by a watch, and read again
 //! whenever the watch ends. Owns that loop; must not know what the records mean.
 
-use crate::backoff::Backoff;
 use bytes::Bytes;
 use polyplane_storage::{
-    KeyValue, RangeRequest, ReadError, Revision, Store, WatchBatch, WatchEnd, prefix_end,
+    Backoff, KeyValue, RangeRequest, ReadError, Revision, Store, WatchBatch, WatchEnd, prefix_end,
 };
 use std::sync::Arc;
 

@@ -12,7 +12,6 @@
 //!
 //! Must not decide who is a member, and must not know planes.
 
-use crate::backoff::Backoff;
 use crate::log_limit::LogLimit;
 use crate::membership::candidates::Candidacy;
 use crate::membership::contact::{SAME_CA, advice};
@@ -22,7 +21,7 @@ use crate::peer_trust::Mistrust;
 use crate::peers::{PeerError, PeerMessage};
 use polyplane_fencing::Holder;
 use polyplane_ring::{Incarnation, Member, ReplicaId, Standing};
-use polyplane_storage::KeyValue;
+use polyplane_storage::{Backoff, KeyValue};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;

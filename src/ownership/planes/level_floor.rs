@@ -15,11 +15,10 @@ use bytes::Bytes;
 use polyplane_plane::PACKED_LEVEL;
 use polyplane_ring::ViewNumber;
 use polyplane_storage::{
-    CommitError, Compare, KeyValue, Op, ReadError, Revision, Store, Txn, WatchEnd,
+    Backoff, CommitError, Compare, KeyValue, Op, ReadError, Revision, Store, Txn, WatchEnd,
 };
 use tokio::sync::watch;
 
-use crate::backoff::Backoff;
 use crate::planes::take::VIEW_PATIENCE;
 use crate::planes::{Planes, StartError};
 use crate::records::{Damaged, FLOOR_KEY, Floor, decode_floor, encode_floor};

@@ -2,7 +2,6 @@
 //! order of pause, stream and release. The content of a release, and what follows an unknown
 //! outcome, are decided by the fence's machine.
 
-use crate::backoff::Backoff;
 use crate::peers::{PeerMessage, PeerReply, PeerRequest};
 use crate::planes::fence_driver::Sending;
 use crate::planes::plane_slot::{AwakePlane, PlaneSlot};
@@ -12,7 +11,7 @@ use bytes::Bytes;
 use polyplane_fencing::{Action, Epoch, Event, Outcome, Revision as FenceRevision, Streaming};
 use polyplane_plane::{Ended, ExportError, PauseError};
 use polyplane_ring::Member;
-use polyplane_storage::{CommitError, Committed, Compare, KeyValue, Revision, Txn};
+use polyplane_storage::{Backoff, CommitError, Committed, Compare, KeyValue, Revision, Txn};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;

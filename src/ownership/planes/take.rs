@@ -10,7 +10,6 @@
 //! answer than a tenure, for watches too, and neither the machine nor its model has it. So the caller gets
 //! [`Unavailable::StoreReadOnly`] at once.
 
-use crate::backoff::Backoff;
 use crate::membership::member_record::members_prefix;
 use crate::peers::{Life, PeerError, PeerMessage, PeerReply};
 use crate::planes::fence_driver::RingGuard;
@@ -20,6 +19,7 @@ use crate::transactions::revision;
 use polyplane_fencing::{Action, Epoch, Event, Fence, Holder, Load, NotTaken, Observed, Revision};
 use polyplane_plane::{CommitGuard, Ended, Import, Plane, PlaneParams, PlaneRecord, uid_seed};
 use polyplane_ring::ViewNumber;
+use polyplane_storage::Backoff;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -132,7 +132,7 @@ impl Planes {
                         HolderReply::LookAgain => continue,
                         HolderReply::Declined(reason) => {
                             why = reason;
-                            self.wait_for_view_change(backoff.next()).await;
+                            self.wait_for_view_change(backoff.next_pause()).await;
                             continue;
                         }
                     },

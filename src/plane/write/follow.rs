@@ -20,7 +20,7 @@ use std::time::Duration;
 use bytes::{BufMut, Bytes, BytesMut};
 use parking_lot::Mutex;
 use polyplane_storage::{
-    KeyValue, RangeRequest, ReadError, Revision, Store, StoreWatch, WatchBatch, WatchEnd,
+    Backoff, KeyValue, RangeRequest, ReadError, Revision, Store, StoreWatch, WatchBatch, WatchEnd,
     prefix_end,
 };
 use tokio::sync::Notify;
@@ -37,10 +37,6 @@ use crate::state::overlay::Derive;
 use crate::version::{Stamp, Version};
 use crate::write::committer::CommitPart;
 
-/// Pause between two attempts to watch or read, at first. It doubles up to `RETRY_MAX`, so that a
-/// failing store is not flooded.
-const RETRY_FIRST: Duration = Duration::from_millis(20);
-const RETRY_MAX: Duration = Duration::from_secs(1);
 /// Interval of progress requests to the watch. Without them the bookmarks of idle watchers would fall
 /// behind the store's compaction.
 const ASK_EVERY: Duration = Duration::from_secs(30);
@@ -487,7 +483,7 @@ struct Follower {
 
 impl Follower {
     async fn run(self) {
-        let mut wait = RETRY_FIRST;
+        let mut backoff = Backoff::default();
         loop {
             let Some(before) = self.read_through() else {
                 return;
@@ -506,14 +502,13 @@ impl Follower {
                 Err(error) => error.to_string(),
             };
             if self.read_through().is_some_and(|through| through > before) {
-                wait = RETRY_FIRST;
+                backoff = Backoff::default();
             }
             tracing::debug!(
                 error,
                 "the watch on external keys ended and is opened again"
             );
-            tokio::time::sleep(wait).await;
-            wait = (wait * 2).min(RETRY_MAX);
+            backoff.wait().await;
         }
     }
 

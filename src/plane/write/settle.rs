@@ -13,7 +13,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use polyplane_storage::{Op, ReadError, Rejection, Revision, StoreEvent};
+use polyplane_storage::{Backoff, Op, ReadError, Rejection, Revision, StoreEvent};
 use tokio::sync::Notify;
 
 use crate::guard::{BarrierError, Intake, NotDone};
@@ -29,10 +29,9 @@ use crate::write::committer::{CommitPart, encode};
 use crate::write::prepared_write::{Committed, SubmitError, Written};
 use crate::write::sequencer::{QueuedChange, QueuedWrite, last_position, may_resend};
 
-/// Pause between two attempts to settle, at first. It doubles up to `RETRY_MAX`, so that a failing
-/// store is not flooded.
-const RETRY_FIRST: Duration = Duration::from_millis(20);
-const RETRY_MAX: Duration = Duration::from_secs(1);
+/// Time for which a plane that has ended still waits for the reply to the put of its fence. With less,
+/// callers get `Deadline` although the reply is on its way; with more, they wait for a store that is away.
+const REPLY_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The result of settling a part that the store did not reply to.
 enum PartOutcome {
@@ -236,7 +235,7 @@ impl Plane {
         part: &mut CommitPart,
         refused: &Notify,
     ) -> (FenceStatus, PartOutcome) {
-        let mut wait = RETRY_FIRST;
+        let mut backoff = Backoff::default();
         let fence = loop {
             let barrier = tokio::select! {
                 // The reply is polled first: a final reply gives callers a better answer than the
@@ -260,10 +259,9 @@ impl Plane {
                     );
                 }
             }
-            if self.ends_within(wait).await {
+            if self.ends_within(backoff.next_pause()).await {
                 return (FenceStatus::Lost, PartOutcome::Unknowable);
             }
-            wait = (wait * 2).min(RETRY_MAX);
         };
         let settled = self.outcome_in_history(part, fence, self.sent_after());
         let outcome = settled.await;
@@ -297,7 +295,7 @@ impl Plane {
         fence: FenceStatus,
         after: Revision,
     ) -> PartOutcome {
-        let mut wait = RETRY_FIRST;
+        let mut backoff = Backoff::default();
         loop {
             match self.landed(part, fence, after).await {
                 Ok(outcome) => return outcome,
@@ -308,18 +306,16 @@ impl Plane {
                     tracing::debug!(plane = self.id(), %error, "the history cannot be read yet");
                 }
             }
-            if self.ends_within(wait).await {
+            if self.ends_within(backoff.next_pause()).await {
                 return PartOutcome::Unknowable;
             }
-            wait = (wait * 2).min(RETRY_MAX);
         }
     }
 
-    /// Waits until the plane has ended, and then for [`RETRY_MAX`], within which a healthy store
-    /// replies.
+    /// Waits until the plane has ended, and then for [`REPLY_PATIENCE`].
     async fn ended_long_ago(&self) {
         self.until_ended().await;
-        tokio::time::sleep(RETRY_MAX).await;
+        tokio::time::sleep(REPLY_PATIENCE).await;
     }
 
     /// Returns whether a part that can no longer be applied is in the store's history after a revision.

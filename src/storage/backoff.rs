@@ -2,6 +2,7 @@
 //! second. Must not decide whether there is a next attempt.
 
 use std::time::Duration;
+
 use tokio::time::sleep;
 
 /// The first pause. A shorter one would load a store that has just failed.
@@ -11,7 +12,7 @@ const LAST: Duration = Duration::from_secs(1);
 
 /// The pause before the next attempt.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Backoff(Duration);
+pub struct Backoff(Duration);
 
 impl Default for Backoff {
     fn default() -> Self {
@@ -21,12 +22,12 @@ impl Default for Backoff {
 
 impl Backoff {
     /// Waits, and makes the next wait longer.
-    pub(crate) async fn wait(&mut self) {
-        sleep(self.next()).await;
+    pub async fn wait(&mut self) {
+        sleep(self.next_pause()).await;
     }
 
     /// Returns the time to wait now, and doubles the next one.
-    pub(crate) fn next(&mut self) -> Duration {
+    pub fn next_pause(&mut self) -> Duration {
         let now = self.0;
         self.0 = (now * 2).min(LAST);
         now
