@@ -268,6 +268,7 @@ impl Committer {
         ready.comes(takes);
         let ops_max = polyplane_storage::TXN_OPS_MAX.min(self.limits.ops_max);
         let bytes_max = TXN_BYTES_MAX.min(self.limits.txn_bytes_max);
+        let alone_bytes = ALONE_BYTES.min(bytes_max);
         let writes_each = ready.writes_each(&self.limits, ops_max);
         let (mut ops, mut indexes, mut bytes) = (0, 0, 0);
         let mut parts: Vec<CommitPart> = Vec::new();
@@ -282,7 +283,7 @@ impl Committer {
                 ops: ops_max.saturating_sub(ops),
                 indexes: INDEXES_MAX - indexes,
                 bytes: bytes_max.saturating_sub(bytes),
-                alone_bytes: ALONE_BYTES.min(bytes_max),
+                alone_bytes,
                 fresh: parts.is_empty(),
                 share: (!ready.planes.is_empty()).then_some(TURN_BYTES),
             });
@@ -305,7 +306,7 @@ impl Committer {
                     let part_bytes = writes.iter().map(|write| write.bytes).sum::<usize>();
                     bytes += part_bytes;
                     parts.push(CommitPart::new(plane, writes, compares));
-                    if part_bytes > ALONE_BYTES && parts.len() == 1 || ops + 2 > ops_max {
+                    if part_bytes > alone_bytes && parts.len() == 1 || ops + 2 > ops_max {
                         break;
                     }
                 }

@@ -107,12 +107,13 @@ pub enum SubmitError {
     /// Nothing was applied: the plane accepts no writes until the store does again.
     #[error("the store accepts no writes: {0}")]
     ReadOnly(String),
-    /// Nothing was applied: the write is larger than the store accepts.
+    /// Nothing was applied: the write, or a part of it, is larger than the store accepts.
     #[error("the write has {bytes} bytes, the store accepts at most {bytes_max}")]
     TooLarge {
-        /// Bytes of the largest value, or of the whole write.
+        /// Bytes of the first thing that is too large: a key or value as it is stored, an object's body
+        /// before it is packed, or the keys and values of the whole write.
         bytes: usize,
-        /// The store's limit in bytes.
+        /// The limit of that thing in bytes.
         bytes_max: usize,
     },
     /// Nothing was applied: there are more operations than one transaction accepts, or a key occurs
