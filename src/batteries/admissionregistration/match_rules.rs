@@ -1,7 +1,7 @@
 //! Fields that the kinds of admission share: the requests they match, and the source of parameters.
 
 use super::expressions::{Compiler, Makes, Uses};
-use crate::shared::validation::complaints::{complain, named, one_of_if_set};
+use crate::shared::validation::complaints::{complain, lone_wildcard, named, one_of_if_set};
 use crate::shared::validation::members::{present, texts};
 use crate::shared::validation::selectors::{SelectorValues, selector};
 use polyplane_apimachinery::complaints::Complaints;
@@ -70,18 +70,6 @@ pub fn validate_rule(errors: &mut Complaints, rule: &Value, path: &Path<'_>) {
     }
     validate_resources(errors, &rule["resources"], &path.child("resources"));
     one_of_if_set(errors, &path.child("scope"), &rule["scope"], &SCOPES);
-}
-
-fn lone_wildcard(errors: &mut Complaints, rule: &Value, field: &str, words: &str, path: &Path<'_>) {
-    let list = texts(&rule[field]);
-    if list.len() > 1 && list.contains(&"*") {
-        let detail = format!("if '*' is present, must not specify other {words}");
-        errors.push(FieldError::invalid(
-            &path.child(field),
-            Bad::Json(rule[field].clone()),
-            detail,
-        ));
-    }
 }
 
 fn validate_resources(errors: &mut Complaints, list: &Value, path: &Path<'_>) {

@@ -4,7 +4,7 @@ use crate::bootstrap;
 use crate::shared::object_metadata;
 use crate::shared::table_cells::{age_cell, name_cell};
 use crate::shared::validation::bad_value;
-use crate::shared::validation::complaints::{complain, named};
+use crate::shared::validation::complaints::{complain, lone_wildcard, named};
 use crate::shared::validation::members::{present, texts};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::complaints::Complaints;
@@ -284,19 +284,6 @@ fn validate_member(errors: &mut Complaints, kind: &str, member: &Value, path: &P
             namespace,
             names::dns1123_label(namespace),
         );
-    }
-}
-
-/// Complains about a list in which a wildcard is not the only item.
-fn lone_wildcard(errors: &mut Complaints, rule: &Value, field: &str, words: &str, path: &Path<'_>) {
-    let list = texts(&rule[field]);
-    if list.len() > 1 && list.contains(&"*") {
-        let detail = format!("if '*' is present, must not specify other {words}");
-        errors.push(FieldError::invalid(
-            &path.child(field),
-            Bad::Json(rule[field].clone()),
-            detail,
-        ));
     }
 }
 

@@ -1,5 +1,6 @@
 //! Adds the results of checks to a list of errors.
 
+use super::members::texts;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
@@ -46,6 +47,25 @@ pub fn one_of(errors: &mut Complaints, path: &Path<'_>, word: &str, known: &[&st
 pub fn one_of_if_set(errors: &mut Complaints, path: &Path<'_>, word: &Value, known: &[&str]) {
     if let Some(word) = word.as_str() {
         one_of(errors, path, word, known);
+    }
+}
+
+/// Complains about a list in which a wildcard is not the only item; `words` are what the items are.
+pub fn lone_wildcard(
+    errors: &mut Complaints,
+    rule: &Value,
+    field: &str,
+    words: &str,
+    path: &Path<'_>,
+) {
+    let list = texts(&rule[field]);
+    if list.len() > 1 && list.contains(&"*") {
+        let detail = format!("if '*' is present, must not specify other {words}");
+        errors.push(FieldError::invalid(
+            &path.child(field),
+            Bad::Json(rule[field].clone()),
+            detail,
+        ));
     }
 }
 
