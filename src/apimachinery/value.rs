@@ -58,6 +58,19 @@ impl Value {
         }
     }
 
+    /// Returns the kind of a JSON value as Go's decoding errors name it.
+    #[must_use]
+    pub const fn go_kind(&self) -> &'static str {
+        match self {
+            Self::Null => "null",
+            Self::Bool(_) => "bool",
+            Self::Int(_) | Self::Float(_) => "number",
+            Self::String(_) => "string",
+            Self::Array(_) => "array",
+            Self::Object(_) => "object",
+        }
+    }
+
     /// Returns an untyped value as Go's `%v` prints it.
     #[must_use]
     pub fn go_text(&self) -> String {

@@ -11,7 +11,7 @@ use crate::json;
 use crate::strconv::{NumberError, atoi};
 use crate::value::{Value, Weight};
 
-pub use decode::{FieldCheck, go_kind};
+pub use decode::FieldCheck;
 use nesting::Nesting;
 
 /// Number of operations that one patch may have, as upstream limits it.

@@ -50,7 +50,7 @@ impl MergePatch {
             }),
             Value::Null => Err(MergePatchError::Null),
             other => Err(MergePatchError::NotAnObject {
-                kind: crate::patch::json_patch::go_kind(&other),
+                kind: other.go_kind(),
             }),
         }
     }

@@ -541,7 +541,7 @@ impl<'s> Decoder<'s> {
     }
 
     fn type_text(&self, value: &Value, number: bool, trail: &Trail<'_>, expected: &str) -> String {
-        let mut found = Str::from(go::described(value));
+        let mut found = Str::from(value.go_kind());
         if number {
             let digits = |text: &&str| text.starts_with(|c: char| c == '-' || c.is_ascii_digit());
             let literal = self.literal.filter(digits);

@@ -75,18 +75,6 @@ pub(crate) fn struct_name(definition: &Definition) -> &str {
     }
 }
 
-/// Returns the name of a JSON value in the error about a wrong type.
-pub(crate) fn described(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "bool",
-        Value::Int(_) | Value::Float(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    }
-}
-
 /// The verb with which Go prints the scalars of a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verb {

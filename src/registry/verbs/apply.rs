@@ -7,7 +7,6 @@ use crate::request::call::Call;
 use crate::request::options::{FieldValidation, WriteOptions};
 use crate::request::trees::{self, Source};
 use polyplane_apimachinery::json::Limits;
-use polyplane_apimachinery::patch::json_patch::go_kind;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::value::Weight;
 use polyplane_apimachinery::{Value, yaml};
@@ -31,7 +30,7 @@ impl Configuration {
             Value::Null => Value::object(),
             object @ Value::Object(_) => object,
             other => {
-                let kind = go_kind(&other);
+                let kind = other.go_kind();
                 return Err(ApiError::bad_request(format!(
                     "error decoding patch: error unmarshaling JSON: while decoding JSON: json: cannot unmarshal {kind} into Go value of type map[string]interface {{}}"
                 )));

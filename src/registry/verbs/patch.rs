@@ -116,7 +116,7 @@ pub fn read(call: &Call<'_>, validation: FieldValidation) -> Result<ReadPatch, A
             let parsed = json::parse(body, &Limits::default())
                 .map_err(|_| ApiError::bad_request("invalid JSON patch"))?;
             if !matches!(parsed.value, Value::Object(_)) {
-                let kind = json_patch::go_kind(&parsed.value);
+                let kind = parsed.value.go_kind();
                 return Err(ApiError::bad_request(format!(
                     "json: cannot unmarshal {kind} into Go value of type map[string]interface {{}}"
                 )));

@@ -14,18 +14,6 @@ pub enum FieldCheck {
     Report,
 }
 
-/// Returns Go's name for the type of a value, as its decoding errors have it.
-pub fn go_kind(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "bool",
-        Value::Int(_) | Value::Float(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    }
-}
-
 pub(super) fn decode(
     body: &[u8],
     limits: &json::Limits,
@@ -41,7 +29,7 @@ pub(super) fn decode(
         ),
     };
     let shape = |value: &Value, target: &str| {
-        let kind = go_kind(value);
+        let kind = value.go_kind();
         DecodeError::Shape(format!(
             "{prefix}json: cannot unmarshal {kind} into Go value of type {target}"
         ))
@@ -83,7 +71,7 @@ fn check_types(items: &[Value]) -> Result<(), DecodeError> {
             if let Some(value) = item.get(field)
                 && !matches!(value, Value::Null | Value::String(_))
             {
-                let kind = go_kind(value);
+                let kind = value.go_kind();
                 return Err(DecodeError::Shape(format!(
                     "error decoding patch: json: cannot unmarshal {kind} into Go struct field jsonPatchOp.{field} of type string"
                 )));
@@ -134,6 +122,6 @@ fn text(value: &Value, missing: OperandError) -> Result<String, OperandError> {
     match value {
         Value::Null => Err(missing),
         Value::String(text) => Ok(text.to_string()),
-        other => Err(OperandError::WrongType(go_kind(other))),
+        other => Err(OperandError::WrongType(other.go_kind())),
     }
 }

@@ -8,7 +8,6 @@ use crate::verbs::list::expired;
 use base64::Engine;
 use base64::alphabet::URL_SAFE;
 use base64::engine::general_purpose::{GeneralPurpose, NO_PAD, URL_SAFE_NO_PAD};
-use polyplane_apimachinery::patch::json_patch::go_kind;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::{Value, json};
 use polyplane_plane::{ExpiredCause, Version};
@@ -68,7 +67,7 @@ impl Token {
             Value::Null => return Ok(Self::default()),
             Value::Object(members) => members,
             other => {
-                let kind = go_kind(&other);
+                let kind = other.go_kind();
                 return Err(format!(
                     "json: cannot unmarshal {kind} into Go value of type storage.continueToken"
                 ));
@@ -118,7 +117,7 @@ fn string(name: &str, value: &Value) -> Result<String, String> {
     match value {
         Value::Null => Ok(String::new()),
         Value::String(text) => Ok(text.to_string()),
-        other => Err(mistyped(name, go_kind(other), "string")),
+        other => Err(mistyped(name, other.go_kind(), "string")),
     }
 }
 
@@ -128,7 +127,7 @@ fn number(name: &str, value: &Value, written: impl Fn() -> String) -> Result<i64
         Value::Null => Ok(0),
         Value::Int(number) => Ok(*number),
         Value::Float(_) => Err(mistyped(name, &format!("number {}", written()), "int64")),
-        other => Err(mistyped(name, go_kind(other), "int64")),
+        other => Err(mistyped(name, other.go_kind(), "int64")),
     }
 }
 
