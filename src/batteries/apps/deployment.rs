@@ -117,22 +117,7 @@ fn spec_errors(object: &Value, old: Option<&Value>) -> Complaints {
     let mut errors = object_metadata::validate_finalizers(object);
     let (spec, path) = (&object["spec"], Path::new("spec"));
     non_negative_members(spec, &["replicas"], &path, &mut errors);
-    workload::selector(
-        spec,
-        "empty selector is invalid for deployment",
-        &path,
-        &mut errors,
-    );
-    if workload::selects_template(spec, &path, &mut errors) {
-        workload::template(&spec["template"], "ReplicaSet", old, &path, &mut errors);
-    } else {
-        let bad = bad_value::selector(&spec["selector"]);
-        errors.push(FieldError::invalid(
-            &path.child("selector"),
-            bad,
-            "invalid label selector",
-        ));
-    }
+    workload::selector_and_template(spec, old, &path, &mut errors);
     strategy(&spec["strategy"], &path.child("strategy"), &mut errors);
     let counts = [
         "minReadySeconds",

@@ -2,11 +2,10 @@
 
 use crate::shared::object_metadata;
 use crate::shared::pod::{defaults, table_cells};
-use crate::shared::validation::bad_value;
 use crate::shared::validation::numbers::non_negative_members;
 use crate::shared::workload;
 use polyplane_apimachinery::complaints::Complaints;
-use polyplane_apimachinery::field_error::{FieldError, Path};
+use polyplane_apimachinery::field_error::Path;
 use polyplane_apimachinery::json::scan::Scanned;
 use polyplane_apimachinery::{Str, Value, names};
 use polyplane_registry::strategy::{Context, Strategy, age};
@@ -98,21 +97,6 @@ fn spec_errors(object: &Value, old: Option<&Value>) -> Complaints {
     let mut errors = object_metadata::validate_finalizers(object);
     let (spec, path) = (&object["spec"], Path::new("spec"));
     non_negative_members(spec, &["replicas", "minReadySeconds"], &path, &mut errors);
-    workload::selector(
-        spec,
-        "empty selector is invalid for deployment",
-        &path,
-        &mut errors,
-    );
-    if workload::selects_template(spec, &path, &mut errors) {
-        workload::template(&spec["template"], "ReplicaSet", old, &path, &mut errors);
-    } else {
-        let bad = bad_value::selector(&spec["selector"]);
-        errors.push(FieldError::invalid(
-            &path.child("selector"),
-            bad,
-            "invalid label selector",
-        ));
-    }
+    workload::selector_and_template(spec, old, &path, &mut errors);
     errors
 }

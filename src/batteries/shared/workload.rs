@@ -122,6 +122,32 @@ pub fn template(
     runs_forever(template, kind, &path, errors);
 }
 
+/// Validates the selector and the template of a ReplicaSet or Deployment. The complaints name the same kinds for
+/// both, as upstream.
+pub fn selector_and_template(
+    spec: &Value,
+    old: Option<&Value>,
+    path: &Path<'_>,
+    errors: &mut Complaints,
+) {
+    selector(
+        spec,
+        "empty selector is invalid for deployment",
+        path,
+        errors,
+    );
+    if selects_template(spec, path, errors) {
+        template(&spec["template"], "ReplicaSet", old, path, errors);
+    } else {
+        let bad = bad_value::selector(&spec["selector"]);
+        errors.push(FieldError::invalid(
+            &path.child("selector"),
+            bad,
+            "invalid label selector",
+        ));
+    }
+}
+
 /// Complains about a template whose pods could end; `path` is that of the template.
 pub fn runs_forever(template: &Value, kind: &str, path: &Path<'_>, errors: &mut Complaints) {
     let spec = path.child("spec");
