@@ -20,7 +20,7 @@ use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Value, json};
 use polyplane_registry::Scope;
 use polyplane_registry::strategy::{Context, Strategy, age};
-use sources::{SOURCES, is_root, takes_mount_options};
+use sources::{Check, SOURCES, is_root, takes_mount_options};
 
 const SPEC: &str = "io.k8s.api.core.v1.PersistentVolumeSpec";
 const AFFINITY: &str = "io.k8s.api.core.v1.VolumeNodeAffinity";
@@ -276,7 +276,7 @@ fn validate_capacity(spec: &Value, path: &Path<'_>, errors: &mut Complaints) {
 
 /// Validates the sources, which say where a volume's data is.
 pub fn validate_sources(object: &Value, path: &Path<'_>, errors: &mut Complaints) {
-    let spec = &object["spec"];
+    let (name, spec) = (object.str_at(&["metadata", "name"]), &object["spec"]);
     let mut sources = 0;
     for source in SOURCES
         .iter()
@@ -290,8 +290,11 @@ pub fn validate_sources(object: &Value, path: &Path<'_>, errors: &mut Complaints
             }
             _ => sources += 1,
         }
-        let name = object.str_at(&["metadata", "name"]);
-        (source.check)(&spec[source.field], name, &path.child(source.place), errors);
+        let (content, place) = (&spec[source.field], path.child(source.place));
+        match source.check {
+            Check::Plain(check) => check(content, &place, errors),
+            Check::WithName(check) => check(content, name, &place, errors),
+        }
         if source.field == "local" && spec["nodeAffinity"].is_null() {
             let detail = "Local volume requires node affinity";
             errors.push(FieldError::required(&path.child("nodeAffinity"), detail));

@@ -23,7 +23,7 @@ pub mod spread;
 pub mod status;
 pub mod tolerations;
 pub mod update;
-pub mod volume_drivers;
+pub mod volume_sources;
 pub mod volumes;
 pub mod windows;
 

@@ -132,7 +132,7 @@ fn validate_sources(spec: &Value, path: &Path<'_>, errors: &mut Complaints) {
             continue;
         }
         let path = path.child(field);
-        super::volumes::require(source, &["name", "kind"], &path, errors);
+        super::volume_sources::require(source, &["name", "kind"], &path, errors);
         let (group, kind) = (source.str_at(&["apiGroup"]), source.str_at(&["kind"]));
         if group.is_empty() && kind != "PersistentVolumeClaim" {
             let detail = "must be 'PersistentVolumeClaim' when referencing the default apiGroup";

@@ -75,14 +75,14 @@ pub fn mode_and_items(value: &Value, path: &Path<'_>, errors: &mut Complaints) {
 }
 
 fn key_to_path(item: &Value, path: &Path<'_>, errors: &mut Complaints) {
-    super::volumes::require(item, &["key", "path"], path, errors);
+    super::volume_sources::require(item, &["key", "path"], path, errors);
     validate_local_path(item.str_at(&["path"]), &path.child("path"), errors);
     mode(item, "mode", path, errors);
     user(item, "user", path, errors);
 }
 
 /// Validates a volume that shows fields of the pod.
-pub fn downward_api(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Complaints) {
+pub fn downward_api(value: &Value, path: &Path<'_>, errors: &mut Complaints) {
     mode(value, "defaultMode", path, errors);
     user(value, "defaultUser", path, errors);
     for file in value.items_at(&["items"]) {
@@ -91,7 +91,7 @@ pub fn downward_api(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut
 }
 
 fn downward_file(file: &Value, path: &Path<'_>, errors: &mut Complaints) {
-    super::volumes::require(file, &["path"], path, errors);
+    super::volume_sources::require(file, &["path"], path, errors);
     validate_local_path(file.str_at(&["path"]), &path.child("path"), errors);
     let (field, resource) = (&file["fieldRef"], &file["resourceFieldRef"]);
     if !field.is_null() {

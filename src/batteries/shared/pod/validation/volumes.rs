@@ -1,7 +1,8 @@
 //! Validation of the volumes of a pod and their sources.
 
-use super::{Leniency, PodOptions, claim_template, containers, projected, volume_drivers};
-use crate::shared::validation::complaints::{complain, named};
+use super::volume_sources::{self, require};
+use super::{Leniency, PodOptions, claim_template, containers, projected};
+use crate::shared::validation::complaints::complain;
 use crate::shared::validation::domain_names::csi_driver_name;
 use crate::shared::validation::members::has;
 use crate::shared::validation::numbers::sign;
@@ -11,7 +12,12 @@ use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names;
 use std::collections::{BTreeMap, BTreeSet};
 
-type Check = fn(&Value, &Path<'_>, &PodOptions, &mut Complaints);
+/// A check of the content of a source.
+enum Check {
+    Plain(fn(&Value, &Path<'_>, &mut Complaints)),
+    /// What is allowed depends on the pod that the volume belongs to.
+    ByOptions(fn(&Value, &Path<'_>, &PodOptions, &mut Complaints)),
+}
 
 /// A source: its field, the name of its path in complaints about a second source, the name of its
 /// path in complaints about itself (upstream mixes some of them up), and its check.
@@ -22,7 +28,11 @@ struct Source {
     check: Check,
 }
 
-const fn source(field: &'static str, check: Check) -> Source {
+const fn source(field: &'static str, check: fn(&Value, &Path<'_>, &mut Complaints)) -> Source {
+    checked(field, Check::Plain(check))
+}
+
+const fn checked(field: &'static str, check: Check) -> Source {
     Source {
         field,
         second: field,
@@ -33,64 +43,58 @@ const fn source(field: &'static str, check: Check) -> Source {
 
 /// The sources in upstream's order.
 const SOURCES: [Source; 29] = [
-    source("hostPath", host_path),
+    source("hostPath", volume_sources::host_path),
     source("gitRepo", git_repo),
     Source {
-        field: "gcePersistentDisk",
-        second: "gcePersistentDisk",
         place: "persistentDisk",
-        check: gce_disk,
+        ..source("gcePersistentDisk", volume_sources::gce_disk)
     },
-    source("awsElasticBlockStore", aws_disk),
+    source("awsElasticBlockStore", volume_sources::aws_disk),
     source("secret", secret),
-    source("nfs", nfs),
-    source("iscsi", volume_drivers::iscsi),
-    source("glusterfs", |value, path, _, errors| {
+    source("nfs", volume_sources::nfs),
+    source("iscsi", iscsi),
+    source("glusterfs", |value, path, errors| {
         require(value, &["endpoints", "path"], path, errors)
     }),
-    source("flocker", flocker),
-    source("persistentVolumeClaim", |value, path, _, errors| {
+    source("flocker", volume_sources::flocker),
+    source("persistentVolumeClaim", |value, path, errors| {
         require(value, &["claimName"], path, errors)
     }),
-    source("rbd", rbd),
+    source("rbd", volume_sources::rbd),
     source("cinder", cinder),
     Source {
-        field: "cephfs",
         second: "cephFS",
-        place: "cephfs",
-        check: ceph_fs,
+        ..source("cephfs", volume_sources::ceph_fs)
     },
-    source("quobyte", volume_drivers::quobyte),
+    source("quobyte", volume_sources::quobyte),
     Source {
-        field: "downwardAPI",
         second: "downwarAPI",
-        place: "downwardAPI",
-        check: projected::downward_api,
+        ..source("downwardAPI", projected::downward_api)
     },
-    source("fc", volume_drivers::fibre_channel),
-    source("flexVolume", volume_drivers::flex),
+    source("fc", volume_sources::fibre_channel),
+    source("flexVolume", volume_sources::flex),
     source("configMap", config_map),
-    source("azureFile", |value, path, _, errors| {
+    source("azureFile", |value, path, errors| {
         require(value, &["secretName", "shareName"], path, errors)
     }),
-    source("vsphereVolume", |value, path, _, errors| {
+    source("vsphereVolume", |value, path, errors| {
         require(value, &["volumePath"], path, errors)
     }),
-    source("photonPersistentDisk", |value, path, _, errors| {
+    source("photonPersistentDisk", |value, path, errors| {
         require(value, &["pdID"], path, errors)
     }),
-    source("portworxVolume", |value, path, _, errors| {
+    source("portworxVolume", |value, path, errors| {
         require(value, &["volumeID"], path, errors)
     }),
-    source("azureDisk", volume_drivers::azure_disk),
+    source("azureDisk", volume_sources::azure_disk),
     source("storageos", storage_os),
-    source("projected", projected::validate),
-    source("scaleIO", |value, path, _, errors| {
+    checked("projected", Check::ByOptions(projected::validate)),
+    source("scaleIO", |value, path, errors| {
         require(value, &["gateway", "system", "volumeName"], path, errors)
     }),
     source("csi", csi),
     source("ephemeral", ephemeral),
-    source("image", image),
+    checked("image", Check::ByOptions(image)),
 ];
 
 /// Validates the volumes of a pod. Returns the valid ones by name.
@@ -165,7 +169,11 @@ fn validate_source(
             let detail = "may not specify more than 1 volume type";
             errors.push(FieldError::forbidden(&path.child(source.second), detail));
         } else {
-            (source.check)(value, &path.child(source.place), options, errors);
+            let place = path.child(source.place);
+            match source.check {
+                Check::Plain(check) => check(value, &place, errors),
+                Check::ByOptions(check) => check(value, &place, options, errors),
+            }
             if source.field == "ephemeral" && !pod.is_empty() && !name.is_empty() {
                 let claim = format!("{pod}-{name}");
                 for complaint in names::dns1123_subdomain(&claim) {
@@ -188,15 +196,6 @@ fn validate_source(
     }
 }
 
-/// Checks that these texts are present.
-pub fn require(value: &Value, fields: &[&str], path: &Path<'_>, errors: &mut Complaints) {
-    for field in fields {
-        if value.str_at(&[field]).is_empty() {
-            errors.push(FieldError::required(&path.child(field), ""));
-        }
-    }
-}
-
 fn empty_dir(value: &Value, path: &Path<'_>, errors: &mut Complaints) {
     if sign(&value["sizeLimit"]) == Some(-1) {
         let detail = "SizeLimit field must be a valid resource quantity";
@@ -211,40 +210,7 @@ fn empty_dir(value: &Value, path: &Path<'_>, errors: &mut Complaints) {
     }
 }
 
-/// The types of files on the host.
-const HOST_PATH_TYPES: [&str; 8] = [
-    "",
-    "BlockDevice",
-    "CharDevice",
-    "Directory",
-    "DirectoryOrCreate",
-    "File",
-    "FileOrCreate",
-    "Socket",
-];
-
-/// Validates a file or folder of the host.
-pub fn host_path(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Complaints) {
-    let place = value.str_at(&["path"]);
-    if place.is_empty() {
-        errors.push(FieldError::required(&path.child("path"), ""));
-        return;
-    }
-    projected::validate_no_backsteps(place, &path.child("path"), errors);
-    if let Some(kind) = value
-        .get("type")
-        .and_then(Value::as_str)
-        .filter(|kind| !HOST_PATH_TYPES.contains(kind))
-    {
-        errors.push(FieldError::not_supported(
-            &path.child("type"),
-            named(kind),
-            &HOST_PATH_TYPES,
-        ));
-    }
-}
-
-fn git_repo(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Complaints) {
+fn git_repo(value: &Value, path: &Path<'_>, errors: &mut Complaints) {
     require(value, &["repository"], path, errors);
     projected::validate_descending_path(
         value.str_at(&["directory"]),
@@ -253,86 +219,38 @@ fn git_repo(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Complai
     );
 }
 
-fn gce_disk(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Complaints) {
-    require(value, &["pdName"], path, errors);
-    partition(value, path, errors);
-}
-
-fn aws_disk(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Complaints) {
-    require(value, &["volumeID"], path, errors);
-    partition(value, path, errors);
-}
-
-fn partition(value: &Value, path: &Path<'_>, errors: &mut Complaints) {
-    let number = value.int_at(&["partition"]).unwrap_or(0);
-    if !(0..=255).contains(&number) {
-        errors.push(FieldError::invalid(
-            &path.child("partition"),
-            number,
-            names::inclusive_range(1, 255),
-        ));
-    }
-}
-
-fn secret(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Complaints) {
+fn secret(value: &Value, path: &Path<'_>, errors: &mut Complaints) {
     require(value, &["secretName"], path, errors);
     projected::mode_and_items(value, path, errors);
 }
 
-fn config_map(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Complaints) {
+fn config_map(value: &Value, path: &Path<'_>, errors: &mut Complaints) {
     require(value, &["name"], path, errors);
     projected::mode_and_items(value, path, errors);
 }
 
-fn nfs(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Complaints) {
-    require(value, &["server", "path"], path, errors);
-    let place = value.str_at(&["path"]);
-    if !place.starts_with('/') {
+fn iscsi(value: &Value, path: &Path<'_>, errors: &mut Complaints) {
+    require(value, &["targetPortal"], path, errors);
+    let target = value.str_at(&["iqn"]);
+    if target.is_empty() {
+        errors.push(FieldError::required(&path.child("iqn"), ""));
+    } else if let Some(detail) = volume_sources::iscsi_name(target) {
+        errors.push(FieldError::invalid(&path.child("iqn"), target, detail));
+    }
+    volume_sources::lun(value.int_at(&["lun"]).unwrap_or(0), path, errors);
+    let chap = value.bool_at(&["chapAuthDiscovery"]) || value.bool_at(&["chapAuthSession"]);
+    if chap && !has(value, "secretRef") {
+        errors.push(FieldError::required(&path.child("secretRef"), ""));
+    }
+    if let Some(initiator) = value.get("initiatorName").and_then(Value::as_str)
+        && let Some(detail) = volume_sources::iscsi_name(initiator)
+    {
         errors.push(FieldError::invalid(
-            &path.child("path"),
-            place,
-            "must be an absolute path",
+            &path.child("initiatorname"),
+            initiator,
+            detail,
         ));
     }
-}
-
-fn flocker(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Complaints) {
-    let (name, uuid) = (
-        value.str_at(&["datasetName"]),
-        value.str_at(&["datasetUUID"]),
-    );
-    if name.is_empty() && uuid.is_empty() {
-        errors.push(FieldError::required(
-            path,
-            "one of datasetName and datasetUUID is required",
-        ));
-    }
-    if !name.is_empty() && !uuid.is_empty() {
-        let detail = "datasetName and datasetUUID can not be specified simultaneously";
-        errors.push(FieldError::invalid(path, "resource", detail));
-    }
-    if name.contains('/') {
-        errors.push(FieldError::invalid(
-            &path.child("datasetName"),
-            name,
-            "must not contain '/'",
-        ));
-    }
-}
-
-fn monitors(value: &Value, path: &Path<'_>, errors: &mut Complaints) {
-    if value.items_at(&["monitors"]).is_empty() {
-        errors.push(FieldError::required(&path.child("monitors"), ""));
-    }
-}
-
-fn rbd(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Complaints) {
-    monitors(value, path, errors);
-    require(value, &["image"], path, errors);
-}
-
-fn ceph_fs(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Complaints) {
-    monitors(value, path, errors);
 }
 
 fn secret_ref(value: &Value, path: &Path<'_>, errors: &mut Complaints) {
@@ -346,12 +264,12 @@ fn secret_ref(value: &Value, path: &Path<'_>, errors: &mut Complaints) {
     }
 }
 
-fn cinder(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Complaints) {
+fn cinder(value: &Value, path: &Path<'_>, errors: &mut Complaints) {
     require(value, &["volumeID"], path, errors);
     secret_ref(value, path, errors);
 }
 
-fn storage_os(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Complaints) {
+fn storage_os(value: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let name = value.str_at(&["volumeName"]);
     if name.is_empty() {
         errors.push(FieldError::required(&path.child("volumeName"), ""));
@@ -375,7 +293,7 @@ fn storage_os(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Compl
     secret_ref(value, path, errors);
 }
 
-fn csi(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Complaints) {
+fn csi(value: &Value, path: &Path<'_>, errors: &mut Complaints) {
     csi_driver_name(value.str_at(&["driver"]), &path.child("driver"), errors);
     let secret = &value["nodePublishSecretRef"];
     if secret.is_null() {
@@ -397,7 +315,7 @@ fn csi(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Complaints) 
     }
 }
 
-fn ephemeral(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Complaints) {
+fn ephemeral(value: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let template = &value["volumeClaimTemplate"];
     let path = path.child("volumeClaimTemplate");
     if template.is_null() {

@@ -1,9 +1,7 @@
-//! Validation of volume sources whose drivers have rules of their own.
+//! Validation of the sources that volumes of pods and PersistentVolumes have in common.
 
-use super::PodOptions;
-use super::volumes::require;
+use super::projected::validate_no_backsteps;
 use crate::shared::validation::complaints::named;
-use crate::shared::validation::members::has;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
@@ -21,7 +19,8 @@ fn pattern(text: &str) -> Regex {
     Regex::new(text).expect("a pattern written here is sound")
 }
 
-fn iscsi_name(name: &str) -> Option<&'static str> {
+/// Returns the complaint about the name of an iSCSI node, which has one of three forms.
+pub fn iscsi_name(name: &str) -> Option<&'static str> {
     let sound = match name.get(..3) {
         Some("iqn") => IQN.is_match(name),
         Some("eui") => EUI.is_match(name),
@@ -31,36 +30,124 @@ fn iscsi_name(name: &str) -> Option<&'static str> {
     (!sound).then_some("must be valid format")
 }
 
-/// Validates a volume of an iSCSI target.
-pub fn iscsi(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Complaints) {
-    require(value, &["targetPortal"], path, errors);
-    let target = value.str_at(&["iqn"]);
-    if target.is_empty() {
-        errors.push(FieldError::required(&path.child("iqn"), ""));
-    } else if let Some(detail) = iscsi_name(target) {
-        errors.push(FieldError::invalid(&path.child("iqn"), target, detail));
+/// Checks that these texts are present.
+pub fn require(value: &Value, fields: &[&str], path: &Path<'_>, errors: &mut Complaints) {
+    for field in fields {
+        if value.str_at(&[field]).is_empty() {
+            errors.push(FieldError::required(&path.child(field), ""));
+        }
     }
-    let lun = value.int_at(&["lun"]).unwrap_or(0);
-    if !(0..=255).contains(&lun) {
-        errors.push(FieldError::invalid(
-            &path.child("lun"),
-            lun,
-            names::inclusive_range(0, 255),
-        ));
+}
+
+/// The types of files on the host.
+const HOST_PATH_TYPES: [&str; 8] = [
+    "",
+    "BlockDevice",
+    "CharDevice",
+    "Directory",
+    "DirectoryOrCreate",
+    "File",
+    "FileOrCreate",
+    "Socket",
+];
+
+/// Validates a file or folder of the host.
+pub fn host_path(value: &Value, path: &Path<'_>, errors: &mut Complaints) {
+    let place = value.str_at(&["path"]);
+    if place.is_empty() {
+        errors.push(FieldError::required(&path.child("path"), ""));
+        return;
     }
-    let chap = value.bool_at(&["chapAuthDiscovery"]) || value.bool_at(&["chapAuthSession"]);
-    if chap && !has(value, "secretRef") {
-        errors.push(FieldError::required(&path.child("secretRef"), ""));
-    }
-    if let Some(initiator) = value.get("initiatorName").and_then(Value::as_str)
-        && let Some(detail) = iscsi_name(initiator)
+    validate_no_backsteps(place, &path.child("path"), errors);
+    if let Some(kind) = value
+        .get("type")
+        .and_then(Value::as_str)
+        .filter(|kind| !HOST_PATH_TYPES.contains(kind))
     {
-        errors.push(FieldError::invalid(
-            &path.child("initiatorname"),
-            initiator,
-            detail,
+        errors.push(FieldError::not_supported(
+            &path.child("type"),
+            named(kind),
+            &HOST_PATH_TYPES,
         ));
     }
+}
+
+/// Validates a disk of Google Compute Engine.
+pub fn gce_disk(value: &Value, path: &Path<'_>, errors: &mut Complaints) {
+    require(value, &["pdName"], path, errors);
+    partition(value, path, errors);
+}
+
+/// Validates a volume of Elastic Block Store.
+pub fn aws_disk(value: &Value, path: &Path<'_>, errors: &mut Complaints) {
+    require(value, &["volumeID"], path, errors);
+    partition(value, path, errors);
+}
+
+fn partition(value: &Value, path: &Path<'_>, errors: &mut Complaints) {
+    let number = value.int_at(&["partition"]).unwrap_or(0);
+    if !(0..=255).contains(&number) {
+        errors.push(FieldError::invalid(
+            &path.child("partition"),
+            number,
+            names::inclusive_range(1, 255),
+        ));
+    }
+}
+
+/// Validates a folder of an NFS server.
+pub fn nfs(value: &Value, path: &Path<'_>, errors: &mut Complaints) {
+    require(value, &["server", "path"], path, errors);
+    let place = value.str_at(&["path"]);
+    if !place.starts_with('/') {
+        errors.push(FieldError::invalid(
+            &path.child("path"),
+            place,
+            "must be an absolute path",
+        ));
+    }
+}
+
+/// Validates a dataset of Flocker.
+pub fn flocker(value: &Value, path: &Path<'_>, errors: &mut Complaints) {
+    let (name, uuid) = (
+        value.str_at(&["datasetName"]),
+        value.str_at(&["datasetUUID"]),
+    );
+    if name.is_empty() && uuid.is_empty() {
+        errors.push(FieldError::required(
+            path,
+            "one of datasetName and datasetUUID is required",
+        ));
+    }
+    if !name.is_empty() && !uuid.is_empty() {
+        let detail = "datasetName and datasetUUID can not be specified simultaneously";
+        errors.push(FieldError::invalid(path, "resource", detail));
+    }
+    if name.contains('/') {
+        errors.push(FieldError::invalid(
+            &path.child("datasetName"),
+            name,
+            "must not contain '/'",
+        ));
+    }
+}
+
+fn monitors(value: &Value, path: &Path<'_>, errors: &mut Complaints) {
+    if value.items_at(&["monitors"]).is_empty() {
+        errors.push(FieldError::required(&path.child("monitors"), ""));
+    }
+}
+
+/// Validates a block device of Ceph.
+pub fn rbd(value: &Value, path: &Path<'_>, errors: &mut Complaints) {
+    monitors(value, path, errors);
+    require(value, &["image"], path, errors);
+}
+
+/// Validates a file system of Ceph.
+pub fn ceph_fs(value: &Value, path: &Path<'_>, errors: &mut Complaints) {
+    monitors(value, path, errors);
 }
 
 /// Returns true for `host:port`, with an IPv6 host in brackets.
@@ -80,7 +167,7 @@ fn is_host_port(text: &str) -> bool {
 }
 
 /// Validates a volume of Quobyte.
-pub fn quobyte(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Complaints) {
+pub fn quobyte(value: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let registry = value.str_at(&["registry"]);
     let pairs = "must be a host:port pair or multiple pairs separated by commas";
     if registry.is_empty() {
@@ -100,8 +187,19 @@ pub fn quobyte(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Comp
     require(value, &["volume"], path, errors);
 }
 
+/// Checks the number of a logical unit, a field of the source at `path`.
+pub fn lun(number: i64, path: &Path<'_>, errors: &mut Complaints) {
+    if !(0..=255).contains(&number) {
+        errors.push(FieldError::invalid(
+            &path.child("lun"),
+            number,
+            names::inclusive_range(0, 255),
+        ));
+    }
+}
+
 /// Validates a volume behind fibre channel.
-pub fn fibre_channel(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Complaints) {
+pub fn fibre_channel(value: &Value, path: &Path<'_>, errors: &mut Complaints) {
     let (targets, ids) = (value.items_at(&["targetWWNs"]), value.items_at(&["wwids"]));
     let targets_path = path.child("targetWWNs");
     if targets.is_empty() && ids.is_empty() {
@@ -126,19 +224,12 @@ pub fn fibre_channel(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mu
             &path.child("lun"),
             "lun is required if targetWWNs is specified",
         )),
-        Some(lun) if !(0..=255).contains(&lun) => {
-            errors.push(FieldError::invalid(
-                &path.child("lun"),
-                lun,
-                names::inclusive_range(0, 255),
-            ));
-        }
-        Some(_) => {}
+        Some(number) => lun(number, path, errors),
     }
 }
 
 /// Validates a volume whose driver is a program on the node.
-pub fn flex(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Complaints) {
+pub fn flex(value: &Value, path: &Path<'_>, errors: &mut Complaints) {
     require(value, &["driver"], path, errors);
     let options_path = path.child("options");
     for key in value["options"]
@@ -156,7 +247,7 @@ pub fn flex(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Complai
 }
 
 /// Validates a disk of Azure.
-pub fn azure_disk(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Complaints) {
+pub fn azure_disk(value: &Value, path: &Path<'_>, errors: &mut Complaints) {
     require(value, &["diskName", "diskURI"], path, errors);
     let modes = ["None", "ReadOnly", "ReadWrite"];
     if let Some(mode) = value
@@ -199,5 +290,30 @@ pub fn azure_disk(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut C
             uri,
             &[form],
         ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_iscsi_nodes_have_three_forms() {
+        for good in [
+            "iqn.2001-04.com.example:storage.disk1",
+            "eui.0123456789ABCDEF",
+        ] {
+            assert_eq!(iscsi_name(good), None, "{good}");
+        }
+        for bad in [
+            "iqn.2001-04.com.example",
+            "iqn.2001-4.x:y",
+            "eui.01",
+            "naa.1",
+            "x",
+            "iqn.2001-04.a:b c",
+        ] {
+            assert!(iscsi_name(bad).is_some(), "{bad}");
+        }
     }
 }
