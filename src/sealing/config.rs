@@ -14,9 +14,6 @@ mod read;
 use std::sync::Arc;
 use std::time::Duration;
 
-use polyplane_apimachinery::complaints::Complaints;
-use polyplane_apimachinery::field_error::FieldError;
-
 use crate::key_encryption_key::{KeyEncryptionKey, KeyId};
 use crate::policy::SealPolicy;
 
@@ -62,34 +59,10 @@ pub enum WriteKey {
     Kms(String),
 }
 
-/// The reason why a file cannot be used.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum ConfigError {
-    /// The text is neither YAML nor JSON.
-    #[error("it is not YAML: {0}")]
-    Text(String),
-    /// The document has another kind.
-    #[error(
-        "it is {kind:?} of {version:?}, and not EncryptionConfiguration of apiserver.config.k8s.io/v1"
-    )]
-    Kind {
-        /// The kind in the text.
-        kind: String,
-        /// The version in the text.
-        version: String,
-    },
-    /// Fields are wrong.
-    #[error("{}", shown(.0))]
-    Fields(Complaints),
-}
-
-fn shown(errors: &[FieldError]) -> String {
-    let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
-    errors.join("; ")
-}
-
 #[cfg(test)]
 mod tests {
+    use polyplane_apimachinery::config::ConfigError;
+
     use super::*;
     use crate::KEY_BYTES;
 

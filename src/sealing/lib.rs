@@ -22,7 +22,7 @@ mod key_encryption_key;
 mod kms;
 mod policy;
 
-pub use config::{ConfigError, EncryptionConfig, FileKey, KmsProvider, WriteKey};
+pub use config::{EncryptionConfig, FileKey, KmsProvider, WriteKey};
 pub use data_key::{DataKey, NONCE_BYTES, Nonce, SealError, TAG_BYTES};
 pub use key_encryption_key::{
     KEY_ID_BYTES, KeyEncryptionKey, KeyId, Keyring, UnwrapError, WRAPPED_BYTES, WrappedKey,

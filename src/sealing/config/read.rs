@@ -6,21 +6,21 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use polyplane_apimachinery::Value;
 use polyplane_apimachinery::complaints::Complaints;
+use polyplane_apimachinery::config::{ConfigError, Section, document, finished};
 use polyplane_apimachinery::field_error::{FieldError, Path};
-use polyplane_apimachinery::json::Limits;
 use polyplane_apimachinery::time::parse_duration;
-use polyplane_apimachinery::{Value, yaml};
 use zeroize::Zeroizing;
 
-use super::{ConfigError, EncryptionConfig, FileKey, KmsProvider, WriteKey};
+use super::{EncryptionConfig, FileKey, KmsProvider, WriteKey};
 use crate::key_encryption_key::KeyEncryptionKey;
 use crate::policy::{Rule, SealPolicy};
 
-/// Longest file, in bytes, as upstream.
-const BYTES_MAX: usize = 10 << 20;
-/// Depth of brackets in the file.
-const DEPTH_MAX: usize = 32;
+/// The kind of the file and its version.
+const KIND: (&str, &str) = ("EncryptionConfiguration", "apiserver.config.k8s.io/v1");
+/// The same, for messages.
+const WANTED: &str = "EncryptionConfiguration of apiserver.config.k8s.io/v1";
 /// Bytes of a secret of `aesgcm` and `aescbc`, as upstream.
 const AES_SECRET_BYTES: [usize; 3] = [16, 24, 32];
 /// Bytes of a secret of `secretbox`, as upstream.
@@ -40,35 +40,17 @@ impl EncryptionConfig {
     /// # Errors
     /// Returns everything that is wrong with it.
     pub fn parse(text: &[u8]) -> Result<Self, ConfigError> {
-        let limits = Limits {
-            depth_max: DEPTH_MAX,
-            bytes_max: BYTES_MAX,
-            ..Limits::default()
-        };
-        let parsed =
-            yaml::parse(text, &limits).map_err(|error| ConfigError::Text(error.to_string()))?;
-        if let Some(error) = parsed.strict_error {
-            return Err(ConfigError::Text(error));
-        }
-        let document = parsed.value;
-        let (kind, version) = (document.str_at(&["kind"]), document.str_at(&["apiVersion"]));
-        if kind != "EncryptionConfiguration" || version != "apiserver.config.k8s.io/v1" {
-            return Err(ConfigError::Kind {
-                kind: kind.to_owned(),
-                version: version.to_owned(),
-            });
-        }
+        let document = document(text)?;
+        Section::of_kind(&document, &[KIND], WANTED)?;
         let mut reader = Reader::default();
         reader.document(&document);
-        if !reader.errors.is_empty() {
-            return Err(ConfigError::Fields(reader.errors));
-        }
-        Ok(Self {
+        let read = Self {
             keys: reader.keys,
             kms: reader.kms,
             writes_by: reader.writes_by,
             policy: SealPolicy::new(reader.rules),
-        })
+        };
+        finished(read, reader.errors)
     }
 }
 
