@@ -148,17 +148,7 @@ pub fn validate(object: &Value, scope: Scope, rule: NameRule) -> Complaints {
     }
     validate_namespace(meta, scope, &path, &mut errors);
     validate_generation(meta, &path, &mut errors);
-    validate_labels(&meta["labels"], &path.child("labels"), &mut errors);
-    validate_annotations(
-        &meta["annotations"],
-        &path.child("annotations"),
-        &mut errors,
-    );
-    validate_owners(
-        &meta["ownerReferences"],
-        &path.child("ownerReferences"),
-        &mut errors,
-    );
+    validate_maps_and_owners(meta, &path, &mut errors);
     validate_finalizers(&meta["finalizers"], &path.child("finalizers"), &mut errors);
     validate_managers(&meta["managedFields"], &path, &mut errors);
     errors
@@ -193,6 +183,16 @@ fn validate_generation(meta: &Value, path: &Path, errors: &mut Complaints) {
             detail,
         ));
     }
+}
+
+fn validate_maps_and_owners(meta: &Value, path: &Path, errors: &mut Complaints) {
+    validate_labels(&meta["labels"], &path.child("labels"), errors);
+    validate_annotations(&meta["annotations"], &path.child("annotations"), errors);
+    validate_owners(
+        &meta["ownerReferences"],
+        &path.child("ownerReferences"),
+        errors,
+    );
 }
 
 /// Validates a map of labels. The errors name the map, not the label, as upstream's do.
@@ -406,17 +406,7 @@ pub fn validate_update(object: &Value, old: &Value) -> Complaints {
             ));
         }
     }
-    validate_labels(&meta["labels"], &path.child("labels"), &mut errors);
-    validate_annotations(
-        &meta["annotations"],
-        &path.child("annotations"),
-        &mut errors,
-    );
-    validate_owners(
-        &meta["ownerReferences"],
-        &path.child("ownerReferences"),
-        &mut errors,
-    );
+    validate_maps_and_owners(meta, &path, &mut errors);
     errors
 }
 

@@ -3,6 +3,7 @@
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
+use polyplane_apimachinery::labels::{UnknownOperators, validate_operator};
 use polyplane_apimachinery::{labels, names};
 
 /// The choice whether values of labels are checked.
@@ -67,25 +68,13 @@ fn validate_requirement(
     let values = requirement.items_at(&["values"]);
     let values_path = path.child("values");
     match requirement.str_at(&["operator"]) {
-        "In" | "NotIn" => {
-            if values.is_empty() {
-                let detail = "must be specified when `operator` is 'In' or 'NotIn'";
-                errors.push(FieldError::required(&values_path, detail));
-            }
-        }
-        "Exists" | "DoesNotExist" => {
-            if !values.is_empty() {
-                let detail = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
-                errors.push(FieldError::forbidden(&values_path, detail));
-            }
-        }
         "Gt" | "Lt" => {
             if values.len() != 1 {
                 let detail = "must be specified single value when `operator` is 'Lt' or 'Gt'";
                 errors.push(FieldError::required(&values_path, detail));
             }
         }
-        _ => errors.push(not_an_operator(requirement, path)),
+        _ => validate_operator(requirement, path, UnknownOperators::Refused, &mut errors),
     }
     errors.extend(labels::validate_label_name(
         requirement.str_at(&["key"]),

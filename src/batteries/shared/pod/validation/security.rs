@@ -87,6 +87,20 @@ pub fn validate_container(
     );
 }
 
+/// Validates the numbers of further groups, a field of the owner at `path`.
+pub fn validate_supplemental_groups(owner: &Value, path: &Path<'_>, errors: &mut Complaints) {
+    let groups = path.child("supplementalGroups");
+    for (at, group) in owner.items_at(&["supplementalGroups"]).iter().enumerate() {
+        let group = group.as_int().unwrap_or(0);
+        complain(
+            errors,
+            &groups.index(at),
+            group,
+            names::user_or_group_id(group),
+        );
+    }
+}
+
 /// Validates the security context of a pod.
 pub fn validate_pod(spec: &Value, path: &Path<'_>, options: &PodOptions, errors: &mut Complaints) {
     let context = &spec["securityContext"];
@@ -99,16 +113,7 @@ pub fn validate_pod(spec: &Value, path: &Path<'_>, options: &PodOptions, errors:
         path,
         errors,
     );
-    let groups = path.child("supplementalGroups");
-    for (at, group) in context.items_at(&["supplementalGroups"]).iter().enumerate() {
-        let group = group.as_int().unwrap_or(0);
-        complain(
-            errors,
-            &groups.index(at),
-            group,
-            names::user_or_group_id(group),
-        );
-    }
+    validate_supplemental_groups(context, path, errors);
     validate_sysctls(spec, &path.child("sysctls"), options, errors);
     choice(
         context,

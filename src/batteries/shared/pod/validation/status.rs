@@ -1,6 +1,6 @@
 //! Validation of the status that a node reports for a pod.
 
-use super::{PodOptions, devices, update};
+use super::{PodOptions, devices, security, update};
 use crate::shared::network::addresses::{is_dual_stack, validate_ip};
 use crate::shared::resource_names::is_huge_pages;
 use crate::shared::validation::complaints::{complain, named};
@@ -512,15 +512,6 @@ fn validate_users(statuses: &[Value], spec: &Value, path: &Path<'_>, errors: &mu
             group,
             names::user_or_group_id(group),
         );
-        let groups = path.child("supplementalGroups");
-        for (at, group) in user.items_at(&["supplementalGroups"]).iter().enumerate() {
-            let group = group.as_int().unwrap_or(0);
-            complain(
-                errors,
-                &groups.index(at),
-                group,
-                names::user_or_group_id(group),
-            );
-        }
+        security::validate_supplemental_groups(user, &path, errors);
     }
 }
