@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Output;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use http::Method;
@@ -16,6 +16,8 @@ use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
+/// The longest time until a changed file of the certificate folder is read again, on a busy machine.
+const REREAD_LIMIT: Duration = Duration::from_secs(60);
 
 /// Checks that a refusal is one line on standard error that contains all the words, that standard
 /// output is empty, and that the exit code reports a failure.
@@ -333,6 +335,33 @@ async fn damaged_keys_are_refused_by_name() -> Result<()> {
     }
     let server = Up::start(&data, &[]).await?;
     ensure!(server.stop().await?.success());
+    Ok(())
+}
+
+/// The file of the administrator's token is read again: the server takes the new token, and the earlier one
+/// no more.
+#[tokio::test]
+async fn a_replaced_token_of_the_administrator_is_taken_without_a_restart() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let data = folder.path().join("data");
+    let server = Up::start(&data, &[]).await?;
+    let root = server.root()?;
+    let path = data.join("pki/admin.token");
+    let (earlier, new) = (fs::read_to_string(&path)?, "0123456789abcdef-replaced");
+    let before = Client::open(&root.with_token(Some(earlier.trim()))).await?;
+    let after = Client::open(&root.with_token(Some(new))).await?;
+    before.get(CONFIG_MAPS).await?.expect(200)?;
+    after.get(CONFIG_MAPS).await?.refuses(401, "Unauthorized")?;
+    fs::write(&path, new)?;
+    let deadline = Instant::now() + REREAD_LIMIT;
+    while after.get(CONFIG_MAPS).await?.status != 200 {
+        ensure!(Instant::now() < deadline, "{}", server.log()?);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    before
+        .get(CONFIG_MAPS)
+        .await?
+        .refuses(401, "Unauthorized")?;
     Ok(())
 }
 

@@ -69,10 +69,14 @@ fn credentials<'a>(bearer: Option<&'a str>, chain: Option<&'a ClientChain>) -> C
     }
 }
 
+fn admin() -> UserInfo {
+    UserInfo::new("admin", &[SYSTEM_MASTERS]).authenticated()
+}
+
 fn tokens() -> StaticTokens {
     StaticTokens::new(vec![
         StaticToken::new("other", UserInfo::new("bob", &[])),
-        StaticToken::new("secret", UserInfo::new("admin", &[SYSTEM_MASTERS])),
+        StaticToken::new("secret", admin()),
     ])
 }
 
@@ -95,6 +99,7 @@ async fn every_authenticator_knows_its_own_and_denies_the_forged() {
     let x509 = || Arc::new(ClientCa::new(std::slice::from_ref(&ca.root)).expect("a root"));
     let by_token: Vec<Arc<dyn Authenticator>> = vec![
         Arc::new(tokens()),
+        Arc::new(ReplaceableToken::new("secret", admin())),
         Arc::new(Slow(tokens())),
         Arc::new(UnionAuthenticator::new(vec![x509(), Arc::new(tokens())])),
         Arc::new(UnionAuthenticator::new(vec![

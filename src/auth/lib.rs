@@ -48,7 +48,7 @@ pub use plane_access::{
     Revocation, RootAuthenticators,
 };
 pub use renewal::{RENEWAL_EXTENSION, Renewal};
-pub use token::{MetricsToken, StaticToken, StaticTokens};
+pub use token::{MetricsToken, ReplaceableToken, StaticToken, StaticTokens};
 pub use user::{
     ALL_AUTHENTICATED, ALL_UNAUTHENTICATED, ANONYMOUS, CREDENTIAL_ID, METRICS_READERS, NODE_PREFIX,
     NODES, SYSTEM_MASTERS, UserInfo, service_account_of,

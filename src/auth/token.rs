@@ -1,5 +1,5 @@
-//! Authenticators for tokens that the server gets at its start. They keep only a token's digest,
-//! never the token.
+//! Authenticators for tokens that the server gets from files. They keep only a token's digest, never
+//! the token.
 
 use std::sync::Arc;
 
@@ -67,27 +67,82 @@ impl Authenticator for StaticTokens {
     }
 }
 
-/// A token that proves a member of [`METRICS_READERS`], and only on the path of the metrics: on any
-/// other path it is not a credential at all. It can be replaced while the server runs.
-pub struct MetricsToken {
-    digest: RwLock<Digest>,
+/// A token of one user that can be replaced while the server runs.
+pub struct ReplaceableToken {
+    known: RwLock<Known>,
     user: Arc<UserInfo>,
 }
 
-impl MetricsToken {
-    /// Creates an authenticator that accepts `token`.
-    pub fn new(token: &str) -> Self {
+/// What is kept of a replaceable token.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Known {
+    digest: Digest,
+    bytes: usize,
+}
+
+impl Known {
+    fn of(token: &str) -> Self {
         Self {
-            digest: RwLock::new(digest_of(token)),
-            user: Arc::new(UserInfo::new("polyplane:metrics", &[METRICS_READERS])),
+            digest: digest_of(token),
+            bytes: token.len(),
+        }
+    }
+}
+
+impl ReplaceableToken {
+    /// Creates an authenticator that accepts `token`, which proves `user`.
+    pub fn new(token: &str, user: UserInfo) -> Self {
+        Self {
+            known: RwLock::new(Known::of(token)),
+            user: Arc::new(user),
         }
     }
 
     /// Replaces the accepted token by `token`. Returns whether the two differ.
     pub fn replace(&self, token: &str) -> bool {
-        let fresh = digest_of(token);
-        let mut digest = self.digest.write();
-        std::mem::replace(&mut *digest, fresh) != fresh
+        let fresh = Known::of(token);
+        std::mem::replace(&mut *self.known.write(), fresh) != fresh
+    }
+
+    /// Returns the user if `bearer` is the token.
+    fn user_of(&self, bearer: &str) -> Option<&Arc<UserInfo>> {
+        let known = *self.known.read();
+        // The length of a token is no secret, and a long token of another kind is not digested.
+        if known.bytes != bearer.len() {
+            return None;
+        }
+        let offered = digest_of(bearer);
+        let is_it = constant_time::verify_slices_are_equal(&known.digest, &offered).is_ok();
+        is_it.then_some(&self.user)
+    }
+}
+
+impl Authenticator for ReplaceableToken {
+    fn authenticate<'a>(&'a self, credentials: &'a Credentials<'a>) -> Verdict<'a, Authentication> {
+        let Some(bearer) = credentials.bearer else {
+            return Verdict::now(Authentication::NoOpinion);
+        };
+        Verdict::now(match self.user_of(bearer) {
+            Some(user) => Authentication::User(Arc::clone(user)),
+            None => Authentication::Denied(Denied::Token),
+        })
+    }
+}
+
+/// A token that proves a member of [`METRICS_READERS`], and only on the path of the metrics: on any
+/// other path it is not a credential at all.
+pub struct MetricsToken(Arc<ReplaceableToken>);
+
+impl MetricsToken {
+    /// Creates an authenticator that accepts `token`.
+    pub fn new(token: &str) -> Self {
+        let user = UserInfo::new("polyplane:metrics", &[METRICS_READERS]);
+        Self(Arc::new(ReplaceableToken::new(token, user)))
+    }
+
+    /// Returns the token, to replace it.
+    pub fn token(&self) -> &Arc<ReplaceableToken> {
+        &self.0
     }
 }
 
@@ -99,12 +154,9 @@ impl Authenticator for MetricsToken {
         else {
             return Verdict::now(Authentication::NoOpinion);
         };
-        let digest = *self.digest.read();
-        let is_it = constant_time::verify_slices_are_equal(&digest, &digest_of(bearer)).is_ok();
-        Verdict::now(if is_it {
-            Authentication::User(Arc::clone(&self.user))
-        } else {
-            Authentication::NoOpinion
+        Verdict::now(match self.0.user_of(bearer) {
+            Some(user) => Authentication::User(Arc::clone(user)),
+            None => Authentication::NoOpinion,
         })
     }
 }
@@ -115,7 +167,7 @@ mod tests {
     use crate::authorizer::{Attributes, Authorizer as _, Decision, MetricsRules, Subject};
     use std::time::SystemTime;
 
-    async fn judged(token: &MetricsToken, bearer: Option<&str>, path: &str) -> Authentication {
+    async fn judged(token: &dyn Authenticator, bearer: Option<&str>, path: &str) -> Authentication {
         let credentials = Credentials {
             bearer,
             chain: None,
@@ -161,12 +213,25 @@ mod tests {
 
     #[tokio::test]
     async fn a_replaced_token_is_known_no_more() {
-        let token = MetricsToken::new("one");
-        assert!(!token.replace("one"));
-        assert!(token.replace("two"));
-        let old = judged(&token, Some("one"), "/metrics").await;
-        assert_eq!(old, Authentication::NoOpinion);
-        let new = judged(&token, Some("two"), "/metrics").await;
-        assert!(matches!(new, Authentication::User(_)));
+        let metrics = MetricsToken::new("one");
+        let admin = ReplaceableToken::new("one", UserInfo::new("admin", &[]));
+        let refused = [
+            Authentication::NoOpinion,
+            Authentication::Denied(Denied::Token),
+        ];
+        let both: [(&ReplaceableToken, &dyn Authenticator); 2] =
+            [(metrics.token().as_ref(), &metrics), (&admin, &admin)];
+        for ((token, judge), refused) in both.into_iter().zip(refused) {
+            assert!(!token.replace("one"));
+            for next in ["two", "three"] {
+                assert!(token.replace(next));
+                let old = judged(judge, Some("one"), "/metrics").await;
+                assert_eq!(old, refused);
+                let new = judged(judge, Some(next), "/metrics").await;
+                assert!(matches!(new, Authentication::User(_)), "{new:?}");
+            }
+        }
+        let nobody = judged(&admin, None, "/metrics").await;
+        assert_eq!(nobody, Authentication::NoOpinion);
     }
 }

@@ -15,7 +15,8 @@
 //!
 //! Serving, peer and administrator certificates are issued from their CA at each start and kept in
 //! memory, so a changed host name or an old certificate needs no procedure. Given certificates are
-//! read again when their files change (`pair`). A complete folder may be read-only.
+//! read again when their files change (`pair`), and the server asks for the administrator's token again
+//! ([`read_admin_token`]). A complete folder may be read-only.
 //!
 //! It knows nothing of requests and connections: callers get TLS configurations and resolvers.
 //!
@@ -198,6 +199,8 @@ impl ClientKey {
 pub struct Pki {
     ca: Authority,
     admin_token: String,
+    /// `None` if the token is in no file.
+    admin_token_file: Option<PathBuf>,
     root_secret: Option<Arc<RootSecret>>,
     serving: Option<PairFiles>,
     named: Vec<NamedPair>,
@@ -219,10 +222,12 @@ impl Pki {
             root_secret::make_in(folder)?;
         }
         let ca = Authority::load_or_create(folder, "ca", "polyplane-ca")?;
+        let admin_token_file = folder.join("admin.token");
         Ok(Self {
             expiries: expiries_of(&ca),
             ca,
-            admin_token: load_or_create_token(&folder.join("admin.token"))?,
+            admin_token: load_or_create_token(&admin_token_file)?,
+            admin_token_file: Some(admin_token_file),
             root_secret: read_root_secret(&folder.join(ROOT_SECRET_FILE))?.map(Arc::new),
             serving: PairFiles::find(folder, "serving")?,
             named: Vec::new(),
@@ -248,6 +253,7 @@ impl Pki {
             expiries: expiries_of(&ca),
             ca,
             admin_token: new_token().ok_or(PkiError::Issue(rcgen::Error::RingUnspecified))?,
+            admin_token_file: None,
             root_secret: None,
             serving: serving.map(|(certificate, key)| PairFiles::given(certificate, key)),
             named: Vec::new(),
@@ -270,9 +276,15 @@ impl Pki {
         &self.ca.root_pem
     }
 
-    /// Returns the token that proves the administrator.
+    /// Returns the token that proved the administrator when the folder was read.
     pub fn admin_token(&self) -> &str {
         &self.admin_token
+    }
+
+    /// Returns the file with the administrator's token, for [`read_admin_token`]; `None` if the token is
+    /// in no file.
+    pub fn admin_token_file(&self) -> Option<&Path> {
+        self.admin_token_file.as_deref()
     }
 
     /// Returns the secret from which the keys of control planes derive, if the folder has one.
@@ -488,15 +500,8 @@ fn new_token() -> Option<String> {
 }
 
 fn load_or_create_token(path: &Path) -> Result<String, PkiError> {
-    if let Some(text) = read_secret(path)? {
-        let token = text.trim();
-        if token.len() < 16 || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(PkiError::Damaged {
-                path: path.to_owned(),
-                holds: "a token",
-            });
-        }
-        return Ok(token.to_owned());
+    if let Some(token) = read_token(path)? {
+        return Ok(token);
     }
     let token = new_token().ok_or_else(|| PkiError::Write {
         path: path.to_owned(),
@@ -504,6 +509,31 @@ fn load_or_create_token(path: &Path) -> Result<String, PkiError> {
     })?;
     write_private(path, token.as_bytes())?;
     Ok(token)
+}
+
+/// Reads the administrator's token again, and makes none if the file is gone.
+///
+/// # Errors
+/// Returns an error if the file cannot be read or holds no token.
+pub fn read_admin_token(path: &Path) -> Result<String, PkiError> {
+    read_token(path)?.ok_or_else(|| PkiError::Read {
+        path: path.to_owned(),
+        source: io::ErrorKind::NotFound.into(),
+    })
+}
+
+fn read_token(path: &Path) -> Result<Option<String>, PkiError> {
+    let Some(text) = read_secret(path)? else {
+        return Ok(None);
+    };
+    let token = text.trim();
+    if token.len() < 16 || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(PkiError::Damaged {
+            path: path.to_owned(),
+            holds: "a token",
+        });
+    }
+    Ok(Some(token.to_owned()))
 }
 
 #[cfg(test)]

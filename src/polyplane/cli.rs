@@ -99,7 +99,8 @@ pub enum Command {
 /// Options of `up`.
 #[derive(Debug, Args)]
 pub struct UpOptions {
-    /// Folder for keys, kubeconfig and data; created if it is missing.
+    /// Folder for keys, kubeconfig and data; created if it is missing. `pki/admin.token` in it, the
+    /// administrator's bearer token, is read again when it changes.
     #[arg(
         long,
         value_name = "FOLDER",
@@ -211,7 +212,9 @@ pub struct ServeOptions {
     /// Share of the control planes, relative to the weights of the other replicas.
     #[arg(long, value_name = "NUMBER", default_value_t = 100, env = "POLYPLANE_WEIGHT", value_parser = clap::value_parser!(u16).range(1..))]
     pub weight: u16,
-    /// Folder with keys and certificates; missing ones are created if the folder is writable.
+    /// Folder with keys and certificates; missing ones are created if the folder is writable. The
+    /// administrator's token, peer certificates and a given serving certificate are read again when
+    /// they change.
     #[arg(
         long,
         value_name = "FOLDER",

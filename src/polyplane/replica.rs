@@ -26,9 +26,10 @@ mod registry;
 pub mod ring_report;
 pub mod root_secret;
 pub mod start_checks;
+pub mod token_file;
 pub mod usage_report;
 
-use crate::replica::access::{Access, Delegated, MetricsFile, accepted_pem, named_pem};
+use crate::replica::access::{Access, Delegated, accepted_pem, named_pem};
 use crate::replica::backend::{BackendState, ReplicaBackend};
 use crate::replica::drain_report::DrainReport;
 use crate::replica::encryption::Encryption;
@@ -44,7 +45,7 @@ use crate::replica::root_secret::SharedSecret;
 use crate::store::wait::StoreWait;
 use anyhow::Context;
 use polyplane_apimachinery::time::Timestamp;
-use polyplane_auth::{Purpose, RootSecret};
+use polyplane_auth::{MetricsToken, Purpose, RootSecret};
 use polyplane_batteries::bootstrap::{Release, params};
 use polyplane_batteries::kind_tables;
 use polyplane_batteries::polyplane::access::PlaneAccessSpec;
@@ -97,8 +98,8 @@ pub struct ReplicaParts {
     pub authority: Authority,
     /// The time without use after which a plane goes to sleep.
     pub idle: Duration,
-    /// The file with the token for metrics, if they have a token of their own.
-    pub metrics: Option<MetricsFile>,
+    /// The token for metrics, if they have one of their own.
+    pub metrics: Option<Arc<MetricsToken>>,
     /// The secret from which the keys of planes derive. Without it planes have no users of their own.
     pub root_secret: Option<Arc<RootSecret>>,
     /// Records why the replica waits for a shared store. Without it, the first call that the store
@@ -175,9 +176,6 @@ impl Replica {
         let access = Access::new(&pki, setup.metrics.as_ref(), Arc::clone(&secret))?;
         let access = access.with_users(setup.plain.as_ref(), tokens, &setup.delegated);
         tokio::spawn(secret.follow(Arc::clone(&directory), stop.clone()));
-        if let Some(metrics) = setup.metrics.take() {
-            tokio::spawn(metrics.follow(stop.clone()));
-        }
         let keys = Arc::clone(&encryption);
         let backend =
             ReplicaBackend::new(Arc::clone(&directory), registry, reconcilers, access, keys);

@@ -19,8 +19,9 @@ use crate::cli::limits;
 use crate::cli::memory;
 use crate::cli::{CertsOptions, ServeOptions, flag_values};
 use crate::process::{self, Signals};
-use crate::replica::access::{Access, Delegated, MetricsFile, authority};
+use crate::replica::access::{Access, Delegated, authority};
 use crate::replica::root_secret::SharedSecret;
+use crate::replica::token_file;
 use crate::replica::{Replica, ReplicaParts};
 use crate::serve::waiting_server::WaitingServer;
 use crate::store;
@@ -28,7 +29,7 @@ use crate::store::wait::StoreWait;
 use anyhow::{Context, anyhow};
 use polyplane_admission::AdmissionConfig;
 use polyplane_audit::Auditor;
-use polyplane_auth::RootSecret;
+use polyplane_auth::{MetricsToken, RootSecret};
 use polyplane_batteries::bootstrap::Release;
 use polyplane_ownership::{ReplicaOptions, Weight};
 use polyplane_pki::kubeconfig::{Kubeconfig, UserCredential};
@@ -111,7 +112,7 @@ struct Prepared {
     transport: Arc<PeerTransport>,
     peer_listener: TcpListener,
     endpoint: String,
-    metrics: Option<MetricsFile>,
+    metrics: Option<Arc<MetricsToken>>,
     root_secret: Option<Arc<RootSecret>>,
     memory: Arc<Memory>,
     delegated: Delegated,
@@ -171,7 +172,7 @@ async fn prepare(options: &ServeOptions) -> anyhow::Result<Prepared> {
     config = config.with_nodes(options.kubelets.open()?);
     config.flags = flag_values().into();
     let metrics = options.metrics_token_file.as_deref();
-    let metrics = metrics.map(|file| MetricsFile::read(file, config.pki.admin_token()));
+    let metrics = metrics.map(|file| token_file::metrics(file, config.pki.admin_token()));
     let root_secret = root_secret(options, &config.pki)?;
     let endpoint = endpoint(options, &listeners);
     write_kubeconfig(&options.certs, &endpoint, &config.pki);

@@ -7,13 +7,12 @@ use crate::replica::plain_root::PlainRoot;
 use crate::replica::plane_issuers::AllPlaneIssuers;
 use crate::replica::plane_tokens::PlaneTokens;
 use crate::replica::root_secret::SharedSecret;
-use anyhow::{Context, bail};
+use crate::replica::token_file;
 use polyplane_auth::service_account::issuer::TokenIssuer;
 use polyplane_auth::{
     AllowAll, AlwaysDeny, Anchor, Authenticator, Authorizer, ClientCa, ForForeigners, HealthRules,
     KeyGeneration, Masters, MetricsRules, MetricsToken, NamedClients, OwnAuthenticators,
-    PlaneAccess, PublicRules, Purpose, RootAuthenticators, RootSecret, StaticToken, StaticTokens,
-    UnionAuthenticator, UserInfo,
+    PlaneAccess, PublicRules, Purpose, RootAuthenticators, RootSecret, UnionAuthenticator,
 };
 use polyplane_batteries::node_access::NodeAuthorizer;
 use polyplane_batteries::polyplane::access::PlaneAccessSpec;
@@ -25,19 +24,8 @@ use polyplane_pki::{Pki, PlaneCa, pem_of};
 use polyplane_registry::{
     Authority, ChainedAuthorizer, ReplaceableAuthorizers, Roles, TokenIssuers as _,
 };
-use std::io::Read;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
-use tokio_util::sync::CancellationToken;
-
-/// Pause between two reads of the file with the metrics token. A kubelet needs up to a minute to
-/// replace the file, so a shorter pause gains nothing.
-const LOOK_EVERY: Duration = Duration::from_secs(10);
-/// Longest file with a metrics token, in bytes. A longer file is not a token.
-const TOKEN_BYTES_MAX: usize = 4096;
-/// Shortest token, in bytes. A shorter one can be guessed.
-const TOKEN_BYTES_MIN: usize = 16;
 
 /// Returns the authorizers: administrators may do everything, everybody may ask for the health,
 /// metrics readers may read metrics, kubelets what belongs to their node, and a plane's roles decide on
@@ -149,23 +137,21 @@ pub struct Access {
 
 impl Access {
     /// Returns the authenticators for the keys of a server. With `metrics` the root plane also
-    /// accepts the metrics token.
+    /// accepts the metrics token. The administrator's token is read again while the server runs.
     ///
     /// # Errors
     /// Returns an error if the CA certificate cannot be used.
     pub fn new(
         pki: &Pki,
-        metrics: Option<&MetricsFile>,
+        metrics: Option<&Arc<MetricsToken>>,
         secret: Arc<SharedSecret>,
     ) -> anyhow::Result<Self> {
         let outbound = Caller::new(Vec::new());
-        let admin = UserInfo::new("admin", &["system:masters"]);
-        let admin = StaticToken::new(pki.admin_token(), admin);
-        let admin: Arc<dyn Authenticator> = Arc::new(StaticTokens::new(vec![admin]));
+        let admin: Arc<dyn Authenticator> = token_file::admin(pki);
         Ok(Self {
             root_bearer: match metrics {
                 Some(metrics) => Arc::new(UnionAuthenticator::new(vec![
-                    Arc::clone(&metrics.token) as _,
+                    Arc::clone(metrics) as _,
                     Arc::clone(&admin),
                 ])),
                 None => Arc::clone(&admin),
@@ -371,121 +357,4 @@ pub fn accepted_pem(
         .filter(|(_, until)| until.is_none_or(|until| now < until))
         .map(|(generation, _)| PlaneCa::derive(secret, purpose, plane, generation).pem())
         .collect()
-}
-
-/// A file with the token that may read metrics.
-#[derive(Clone)]
-pub struct MetricsFile {
-    path: PathBuf,
-    token: Arc<MetricsToken>,
-}
-
-impl MetricsFile {
-    /// Reads the file.
-    ///
-    /// # Errors
-    /// Returns an error if the file contains no token, or the administrator's.
-    pub fn read(path: &Path, admin_token: &str) -> anyhow::Result<Self> {
-        let token = token_in(path).context("--metrics-token-file")?;
-        if token == admin_token {
-            bail!(
-                "--metrics-token-file: {} holds the administrator's token, which may do everything; give \
-                 metrics a token of their own",
-                path.display()
-            );
-        }
-        Ok(Self {
-            path: path.to_owned(),
-            token: Arc::new(MetricsToken::new(&token)),
-        })
-    }
-
-    /// Reads the file at intervals until `stop`, and uses a new token as soon as it finds one.
-    /// While the file cannot be used, the earlier token stays valid.
-    pub async fn follow(self, stop: CancellationToken) {
-        let mut complained = false;
-        loop {
-            tokio::select! {
-                // First: a stopped server needs no token.
-                biased;
-                () = stop.cancelled() => return,
-                () = tokio::time::sleep(LOOK_EVERY) => {}
-            }
-            let path = self.path.clone();
-            let read = tokio::task::spawn_blocking(move || token_in(&path)).await;
-            match read {
-                Ok(Ok(token)) => {
-                    complained = false;
-                    if self.token.replace(&token) {
-                        tracing::info!("the metrics token was replaced");
-                    }
-                }
-                Ok(Err(error)) if !complained => {
-                    complained = true;
-                    tracing::warn!("the metrics token stays as it was: {error:#}");
-                }
-                Ok(Err(_)) | Err(_) => {}
-            }
-        }
-    }
-}
-
-fn token_in(path: &Path) -> anyhow::Result<String> {
-    let shown = path.display();
-    let mut bytes = Vec::new();
-    std::fs::File::open(path)
-        .and_then(|file| {
-            file.take(TOKEN_BYTES_MAX as u64 + 1)
-                .read_to_end(&mut bytes)
-        })
-        .with_context(|| format!("cannot read {shown}"))?;
-    if bytes.len() > TOKEN_BYTES_MAX {
-        bail!("{shown} is longer than {TOKEN_BYTES_MAX} bytes, so it is no token");
-    }
-    let token = std::str::from_utf8(&bytes).with_context(|| format!("{shown} is not text"))?;
-    let token = token.trim();
-    if token.contains(char::is_whitespace) {
-        bail!("{shown} holds more than one word; a token is one");
-    }
-    if token.len() < TOKEN_BYTES_MIN {
-        bail!(
-            "{shown} holds {} characters; give a token of at least {TOKEN_BYTES_MIN} random ones",
-            token.len()
-        );
-    }
-    Ok(token.to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn folder_with(text: &[u8]) -> (tempfile::TempDir, PathBuf) {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("token");
-        std::fs::write(&path, text).expect("written");
-        (folder, path)
-    }
-
-    #[test]
-    fn a_file_without_a_token_of_its_own_is_refused() {
-        for (text, word) in [
-            (&b""[..], "0 characters"),
-            (b"short\n", "5 characters"),
-            (b"two words that are long", "more than one word"),
-            (b"\xff\xfe0123456789abcdef", "not text"),
-            (b"0123456789abcdef-admin\n", "the administrator's token"),
-            (&[b'x'; 5000], "longer than"),
-        ] {
-            let (_folder, path) = folder_with(text);
-            let refused = MetricsFile::read(&path, "0123456789abcdef-admin");
-            let said = format!("{:#}", refused.err().expect("refused"));
-            assert!(
-                said.contains(word) && said.contains("--metrics-token-file"),
-                "{said}"
-            );
-        }
-        let gone = MetricsFile::read(Path::new("/nowhere/token"), "admin");
-        assert!(format!("{:#}", gone.err().expect("refused")).contains("cannot read"));
-    }
 }
