@@ -23,7 +23,9 @@ mod watch;
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use etcd_client::proto::{
@@ -55,6 +57,9 @@ const MEMBER_ID: u64 = 0x706f_6c79;
 const MESSAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Connections at a time. More wait in the system's queue.
 const CONNECTIONS_MAX: usize = 1_000;
+/// Pause of a listener after a failed accept, as of the API server's listeners. Without it, a process that
+/// is out of file descriptors would spin.
+const ACCEPT_REST: Duration = Duration::from_millis(50);
 /// The text by which a connection of Polyplane's own is known, in the header `user-agent`.
 pub(super) const OWN_AGENT: &str = "polyplane-store";
 
@@ -138,21 +143,30 @@ async fn accept(
         let Ok(place) = Arc::clone(&open).acquire_owned().await else {
             return Ok(());
         };
-        let (stream, _) = match listener.accept().await {
-            Ok(accepted) => accepted,
-            // The client has gone again, or the process has too many files open.
-            Err(error) => {
-                tracing::debug!(%error, "a connection was not accepted");
-                tokio::task::yield_now().await;
-                continue;
-            }
-        };
+        let stream = accepted(|| listener.accept()).await;
         while connections.try_join_next().is_some() {}
         let state = Arc::clone(&state);
         connections.spawn(async move {
             serve(stream, state).await;
             drop(place);
         });
+    }
+}
+
+/// Returns the next connection, however often `accept` fails before: the client may have gone again, or the
+/// process has too many files open.
+async fn accepted<F>(mut accept: impl FnMut() -> F) -> TcpStream
+where
+    F: Future<Output = io::Result<(TcpStream, SocketAddr)>>,
+{
+    loop {
+        match accept().await {
+            Ok((stream, _)) => return stream,
+            Err(error) => {
+                tracing::debug!(%error, "a connection was not accepted");
+                tokio::time::sleep(ACCEPT_REST).await;
+            }
+        }
     }
 }
 
@@ -309,4 +323,33 @@ fn lease_status(error: &LeaseError) -> Status {
 /// Returns the revision that a request names, where 0 stands for the newest.
 fn named_revision(number: i64) -> Option<Revision> {
     (number > 0).then(|| revision(number))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As in a process that is out of file descriptors: the client that waits is served later.
+    #[tokio::test(start_paused = true)]
+    async fn a_listener_pauses_after_each_failed_accept_and_goes_on() {
+        const FAILURES: u32 = 20;
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("bound");
+        let client = TcpStream::connect(address).await.expect("it listens");
+        let began = tokio::time::Instant::now();
+        let (listener, mut attempts) = (&listener, 0);
+        let stream = accepted(|| {
+            attempts += 1;
+            let fails = attempts <= FAILURES;
+            async move {
+                match fails {
+                    true => Err(io::Error::other("too many open files")),
+                    false => listener.accept().await,
+                }
+            }
+        });
+        let served = stream.await.peer_addr().expect("connected");
+        assert_eq!(served, client.local_addr().expect("connected"));
+        assert!(began.elapsed() >= ACCEPT_REST * FAILURES);
+    }
 }
