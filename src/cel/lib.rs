@@ -41,7 +41,8 @@ pub use environment::{Environment, Overload};
 pub use estimate::{Range, Sizes, estimate};
 pub use eval::Evaluated;
 pub use library::{
-    Context, Decision, Decisions, Library, Question, Run, authorizer, resource_authorizer,
+    Context, Decision, Decisions, Library, Question, Run, authorizer, is_request_uri,
+    resource_authorizer,
 };
 pub use parse::{Macros, RESERVED, Syntax, is_reserved, parse};
 pub use pattern::{

@@ -23,6 +23,7 @@ mod urls;
 mod versions;
 
 pub use authorization::{Decision, Decisions, Question, authorizer, resource_authorizer};
+pub use urls::is_request_uri;
 
 use crate::budget::{TooMuchWork, WorkBudget};
 use crate::environment::Environment;

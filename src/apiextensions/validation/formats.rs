@@ -1,11 +1,10 @@
 //! The formats that a schema may name. Others are ignored, as are formats of other types.
 
 mod email;
-mod uri;
 
 use polyplane_apimachinery::names::{cidr_sloppy, ip_sloppy};
 use polyplane_apimachinery::time::parse_duration;
-use polyplane_cel::Timestamp;
+use polyplane_cel::{Timestamp, is_request_uri};
 use regex::Regex;
 use std::net::Ipv6Addr;
 use std::sync::LazyLock;
@@ -127,7 +126,7 @@ static TEXTS: [TextFormat; 27] = [
         text.len() == 24 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
     })
     .up_to(24),
-    text("uri", MANY, uri::is_uri),
+    text("uri", MANY, is_request_uri),
     text("email", MANY, email::is_email),
     text("hostname", MANY, is_hostname).up_to(HOSTNAME_BYTES_MAX),
     text("ipv4", FEW, |text| {
@@ -461,6 +460,7 @@ mod tests {
                 "http://a b",
                 "http://a%20",
                 "http://a:b",
+                "http://a#b",
             ],
         ),
         (

@@ -25,14 +25,13 @@ pub(crate) const LIBRARY: Library = Library {
             [Value::String(text)] => match parse(text) {
                 Ok(url) => Ok(Value::Opaque(Arc::new(url))),
                 Err(why) => Err(Fault::error(format!(
-                    "URL parse error during conversion from string: parse {}: {why}",
-                    quote(text)
+                    "URL parse error during conversion from string: {why}"
                 ))),
             },
             _ => Err(Fault::no_overload()),
         }),
         ("isURL", |_, args| match args {
-            [Value::String(text)] => Ok(Value::Bool(parse(text).is_ok())),
+            [Value::String(text)] => Ok(Value::Bool(is_request_uri(text))),
             _ => Err(Fault::no_overload()),
         }),
         ("getScheme", |_, args| {
@@ -92,51 +91,103 @@ fn of<'v>(args: &'v [Value<'_>]) -> Result<&'v Url, Fault> {
     found.ok_or_else(Fault::no_overload)
 }
 
-/// Returns what is wrong with a URL.
-pub(crate) fn complaint(text: &str) -> Option<String> {
-    parse(text).err()
+/// Returns whether Go reads a text as the URI of a request: an absolute URL or an absolute path. A fragment is
+/// no part of one, so its letters count as those of what stands before it.
+#[must_use]
+pub fn is_request_uri(text: &str) -> bool {
+    read(text, Form::Request).is_ok()
 }
 
-/// Reads an absolute URL or an absolute path.
+/// Returns what is wrong with the URI of a request.
+pub(crate) fn complaint(text: &str) -> Option<String> {
+    read(text, Form::Request)
+        .err()
+        .map(|why| refusal(text, &why))
+}
+
+fn refusal(text: &str, why: &str) -> String {
+    format!("parse {}: {why}", quote(text))
+}
+
+/// Reads a URL as upstream does: it must be the URI of a request, and is then read again without its fragment.
 fn parse(text: &str) -> Result<Url, String> {
+    read(text, Form::Request).map_err(|why| refusal(text, &why))?;
+    let (before, fragment) = text.split_once('#').unwrap_or((text, ""));
+    let parts = read(before, Form::Reference).map_err(|why| refusal(before, &why))?;
+    check_escapes(fragment).map_err(|why| refusal(text, &why))?;
+    Ok(Url {
+        scheme: parts.scheme.to_ascii_lowercase(),
+        host: parts.host,
+        path: parts.path.to_owned(),
+        query: parts.query.to_owned(),
+        text: text.to_owned(),
+    })
+}
+
+/// The ways in which Go reads a URL.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// The URI of a request.
+    Request,
+    /// A URL without its fragment, whose host may stand behind two slashes without a scheme.
+    Reference,
+}
+
+/// The parts of a URL.
+#[derive(Default)]
+struct Parts<'t> {
+    scheme: &'t str,
+    /// The host and the port, without escapes.
+    host: String,
+    path: &'t str,
+    query: &'t str,
+}
+
+fn read(text: &str, form: Form) -> Result<Parts<'_>, String> {
     if text.bytes().any(|byte| byte < 0x20 || byte == 0x7f) {
         return Err("net/url: invalid control character in URL".to_owned());
     }
     if text.is_empty() {
         return Err("empty url".to_owned());
     }
-    let (scheme, rest) = scheme(text)?;
-    let without_fragment = rest.split('#').next().unwrap_or(rest);
-    let (before, query) = without_fragment
-        .split_once('?')
-        .unwrap_or((without_fragment, ""));
-    if !before.starts_with('/') && scheme.is_empty() {
-        return Err("invalid URI for request".to_owned());
+    if text == "*" {
+        return Ok(Parts {
+            path: text,
+            ..Parts::default()
+        });
     }
-    let (host, path) = match before.strip_prefix("//") {
-        Some(behind) if !scheme.is_empty() => {
-            let end = behind.find('/').unwrap_or(behind.len());
-            behind.split_at(end)
+    let (scheme, rest) = scheme(text)?;
+    let (before, query) = rest.split_once('?').unwrap_or((rest, ""));
+    if !before.starts_with('/') {
+        if scheme.is_empty() {
+            return Err("invalid URI for request".to_owned());
         }
-        // A scheme without a slash behind it: opaque, without a host or a path.
-        _ if !before.starts_with('/') => ("", ""),
+        // Opaque: without a host or a path.
+        return Ok(Parts {
+            scheme,
+            query,
+            ..Parts::default()
+        });
+    }
+    let may_have_host = !scheme.is_empty() || form == Form::Reference && !before.starts_with("///");
+    let (authority, path) = match before.strip_prefix("//") {
+        Some(behind) if may_have_host => behind.split_at(behind.find('/').unwrap_or(behind.len())),
         _ => ("", before),
     };
-    let (user, host) = match host.rsplit_once('@') {
+    let (user, host) = match authority.rsplit_once('@') {
         Some((user, host)) => (Some(user), host),
-        None => (None, host),
+        None => (None, authority),
     };
     let host = read_host(scheme, host)?;
     if let Some(user) = user {
         check_user(user)?;
     }
     check_escapes(path)?;
-    Ok(Url {
-        scheme: scheme.to_ascii_lowercase(),
+    Ok(Parts {
+        scheme,
         host,
-        path: path.to_owned(),
-        query: query.to_owned(),
-        text: text.to_owned(),
+        path,
+        query,
     })
 }
 
@@ -186,7 +237,7 @@ fn check_user(user: &str) -> Result<(), String> {
     check_escapes(password)
 }
 
-/// Returns a host and its port without escapes. The `uri` format of schemas has the same rules.
+/// Returns a host and its port without escapes.
 fn read_host(scheme: &str, host: &str) -> Result<String, String> {
     match host.rfind('[') {
         Some(0) => return read_literal(host),
@@ -266,7 +317,11 @@ fn unescaped_host(text: &str, part: HostPart) -> Result<String, String> {
 fn is_host_letter(letter: char) -> bool {
     letter.is_ascii_alphanumeric()
         || !letter.is_ascii()
-        || "-._~!$&'()*+,;=:[]<>\"".contains(letter)
+        || matches!(
+            letter,
+            '-' | '.' | '_' | '~' | '!' | '$' | '&' | '\'' | '(' | ')' | '*' | '+'
+        )
+        || matches!(letter, ',' | ';' | '=' | ':' | '[' | ']' | '<' | '>' | '"')
 }
 
 /// Checks what follows a host: nothing, or a colon and digits.
@@ -317,18 +372,16 @@ fn unescaped(text: &str, plus_is_space: bool) -> Vec<u8> {
     let bytes = text.as_bytes();
     let (mut made, mut at) = (Vec::with_capacity(bytes.len()), 0);
     while let Some(byte) = bytes.get(at) {
-        let hex = text
-            .get(at + 1..at + 3)
-            .and_then(|digits| u8::from_str_radix(digits, 16).ok());
-        match (byte, hex) {
-            (b'%', Some(code)) => {
-                made.push(code);
-                at += 3;
-                continue;
-            }
-            (b'+', _) if plus_is_space => made.push(b' '),
-            _ => made.push(*byte),
+        let escape = (*byte == b'%').then(|| escape_at(text, at)).flatten();
+        if let Some(code) = escape {
+            made.push(code);
+            at += 3;
+            continue;
         }
+        made.push(match byte {
+            b'+' if plus_is_space => b' ',
+            byte => *byte,
+        });
         at += 1;
     }
     made
@@ -358,7 +411,59 @@ fn query<'a>(context: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::{complaint, parse, split_host};
+    use super::{Form, is_request_uri, parse, read, split_host};
+
+    fn complaint(text: &str) -> Option<String> {
+        read(text, Form::Request).err()
+    }
+
+    #[test]
+    fn the_uri_of_a_request_has_no_fragment() {
+        for good in ["*", "http://a/b#c", "http://a?b#%zz", "mailto:a#b", "//a b"] {
+            assert_eq!(complaint(good), None, "{good}");
+            assert!(is_request_uri(good), "{good}");
+        }
+        for (bad, why) in [
+            ("http://a#b", "invalid character \"#\" in host name"),
+            ("http://a:80#b", "invalid port \":80#b\" after host"),
+            ("http://a#b@c", "net/url: invalid userinfo"),
+            ("/a#%zz", "invalid URL escape \"%zz\""),
+            ("*#a", "invalid URI for request"),
+            ("", "empty url"),
+        ] {
+            assert_eq!(complaint(bad).as_deref(), Some(why), "{bad}");
+            assert!(!is_request_uri(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_url_is_the_uri_of_a_request_without_the_fragment() {
+        for (text, host, path, query) in [
+            ("*", "", "*", ""),
+            ("http://a/b?c#d", "a", "/b", "c"),
+            ("/b#c?d", "", "/b", ""),
+            ("//a/b", "a", "/b", ""),
+            ("///a/b", "", "///a/b", ""),
+            ("http:///b#", "", "/b", ""),
+            ("mailto:b?c#d", "", "", "c"),
+        ] {
+            let url = parse(text).expect("a URL");
+            assert_eq!((&*url.host, &*url.path, &*url.query), (host, path, query));
+        }
+        for (text, why) in [
+            (
+                "http://a#b",
+                "parse \"http://a#b\": invalid character \"#\" in host name",
+            ),
+            (
+                "//a b/c#d",
+                "parse \"//a b/c\": invalid character \" \" in host name",
+            ),
+            ("/a?b#%zz", "parse \"/a?b#%zz\": invalid URL escape \"%zz\""),
+        ] {
+            assert_eq!(parse(text).err().as_deref(), Some(why));
+        }
+    }
 
     #[test]
     fn brackets_of_a_host_enclose_all_of_an_address_of_ipv6() {
