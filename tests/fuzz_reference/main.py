@@ -2,6 +2,7 @@
 tests/fuzz-reference starts it."""
 
 import argparse
+import json
 import os
 import random
 import sys
@@ -23,6 +24,9 @@ from watch import WatchDrawer
 SORTS = {"create": 30, "update": 22, "patch": 22, "apply": 14, "read": 6, "raw": 3, "crd": 2, "cel": 1, "watch": 2, "protobuf": 8, "admission": 10, "part": 10}
 # The share of requests that may stay without an answer of either server: the reference panics at some of them.
 UNANSWERED_MAX = 0.01
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+# A grant to users that only the tested server has.
+OWN_GRANT = f"{RBAC}/clusterrolebindings/polyplane:cluster-admins"
 
 
 def arguments():
@@ -48,6 +52,23 @@ def prepare(pair):
                 sys.exit(f"fuzz-reference: {path} answered {answer.code}: {answer.body[:300]!r}")
 
 
+def align_roles(pair):
+    """Makes the roles and grants that both servers begin with alike. No controller runs beside the reference, so its
+    aggregated roles are filled here, in the name of the one that would."""
+    reference, tested = pair.servers
+    for name in ("admin", "edit", "view"):
+        target = f"{RBAC}/clusterroles/{name}"
+        rules = tested.get(target)["rules"]
+        filled = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": name}, "rules": rules}
+        target += "?fieldManager=clusterrole-aggregation-controller&force=true"
+        answer = reference.send("PATCH", target, [("Content-Type", "application/apply-patch+yaml")], json.dumps(filled).encode())
+        if answer.code != 200:
+            sys.exit(f"fuzz-reference: {target} answered {answer.code}: {answer.body[:300]!r}")
+    answer = tested.send("DELETE", OWN_GRANT, [], None)
+    if answer.code not in (200, 404):
+        sys.exit(f"fuzz-reference: {OWN_GRANT} answered {answer.code}: {answer.body[:300]!r}")
+
+
 def checked(kinds, pair):
     """Leaves out objects that the reference refuses as they are."""
     for kind in kinds:
@@ -67,6 +88,7 @@ def main():
     wanted = arguments()
     pair = Pair(wanted.reference, wanted.tested)
     prepare(pair)
+    align_roles(pair)
     schemas = Schemas(pair.servers[0])
     kinds = checked(served(pair.servers[0], schemas), pair)
     if wanted.kinds:
