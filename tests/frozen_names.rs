@@ -12,14 +12,14 @@ use polyplane_tests::client::Client;
 use polyplane_tests::frozen::text;
 use polyplane_tests::outside::Outside;
 use polyplane_tests::process::Up;
-use polyplane_tests::programs::{ask, create_plane};
+use polyplane_tests::programs::{ask, create_plane, create_plane_of};
 use polyplane_tests::ring::addresses::Block;
 use serde_json::{Value, json};
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
-/// Returns type, name, labels and help of each family in `/metrics`.
-fn families(exposition: &str) -> Result<String> {
+/// Returns type, name, labels and help of each family in `/metrics`, which must be more than so many.
+fn families(exposition: &str, few: usize) -> Result<String> {
     #[derive(Default)]
     struct Family {
         kind: String,
@@ -54,7 +54,7 @@ fn families(exposition: &str) -> Result<String> {
             }
         }
     }
-    ensure!(families.len() > 20, "only {} families", families.len());
+    ensure!(families.len() > few, "only {} families", families.len());
     let mut shown = String::new();
     for (name, Family { kind, help, labels }) in families {
         let labels: Vec<String> = labels.into_iter().collect();
@@ -141,7 +141,26 @@ async fn frozen_metrics() -> Result<()> {
         }
     }
     server.stop().await?;
-    text("metrics", &families(&exposition)?)
+    text("metrics", &families(&exposition, 20)?)
+}
+
+/// A plane's own metrics have families that those of its replica do not have.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn frozen_plane_metrics() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let server = Up::start(folder.path(), &[]).await?;
+    // The family of limits has a series for each limit that is set.
+    let spec = json!({"limits": {"objects": 1000}});
+    let plane = create_plane_of(&server.root()?, "a", &spec).await?;
+    let plane = Client::open(&plane).await?;
+    plane.get("/readyz").await?.expect(200)?;
+    let mut exposition = String::new();
+    for path in ["/metrics", "/metrics/slis"] {
+        let answer = plane.get(path).await?.expect(200)?;
+        exposition += answer.as_str().context("no text")?;
+    }
+    server.stop().await?;
+    text("plane-metrics", &families(&exposition, 10)?)
 }
 
 /// Makes a request wait for seats that its priority level has not got, and another one pass.
