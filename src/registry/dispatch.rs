@@ -218,7 +218,7 @@ impl Registry {
             return self.virtual_create(call).await;
         }
         if call.row.external {
-            return external(call).await;
+            return external::answer(call).await;
         }
         if call.row.qualified == components::RESOURCE {
             return match call.request.verb {
@@ -507,22 +507,6 @@ fn check_writer(call: &Call<'_>) -> Result<(), ApiError> {
         }
     }
     Ok(())
-}
-
-/// Answers a request for a kind whose objects are not in the plane. Its row allows no other verbs.
-async fn external(call: &Call<'_>) -> Result<Answer, ApiError> {
-    let objects = call.services.external(call.row).ok_or_else(unknown)?;
-    match call.request.verb {
-        Verb::Get => external::get(call, objects).await,
-        Verb::List => external::list(call, objects).await,
-        Verb::Watch
-        | Verb::Create
-        | Verb::Update
-        | Verb::Patch
-        | Verb::Delete
-        | Verb::DeleteCollection
-        | Verb::Connect => Err(unknown()),
-    }
 }
 
 async fn get(call: &Call<'_>) -> Result<Answer, ApiError> {

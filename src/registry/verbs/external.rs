@@ -10,7 +10,9 @@ use crate::answer::negotiate::Conversions;
 use crate::answer::representation;
 use crate::answer::representation::Shown;
 use crate::answer::{Answer, Outcome};
+use crate::dispatch::unknown;
 use crate::plan::object::new_object;
+use crate::request::Verb;
 use crate::request::call::Call;
 use crate::request::options::{ListOptions, ListPurpose};
 use crate::request::parameters::RESOURCE_VERSION;
@@ -78,11 +80,30 @@ pub struct ExternalObject {
     pub modified: Revision,
 }
 
+/// Answers a request for a kind whose objects are not in the plane. Its row allows no other verbs.
+///
+/// # Errors
+/// Returns 404 for another verb, and the errors of the verb.
+pub async fn answer(call: &Call<'_>) -> Result<Answer, ApiError> {
+    let objects = call.services.external(call.row).ok_or_else(unknown)?;
+    match call.request.verb {
+        Verb::Get => get(call, objects).await,
+        Verb::List => list(call, objects).await,
+        Verb::Watch
+        | Verb::Create
+        | Verb::Update
+        | Verb::Patch
+        | Verb::Delete
+        | Verb::DeleteCollection
+        | Verb::Connect => Err(unknown()),
+    }
+}
+
 /// Handles GET of one object.
 ///
 /// # Errors
 /// Returns 404 if it does not exist, 503 if the store does not answer.
-pub async fn get(call: &Call<'_>, objects: &dyn ExternalObjects) -> Result<Answer, ApiError> {
+async fn get(call: &Call<'_>, objects: &dyn ExternalObjects) -> Result<Answer, ApiError> {
     let wish = negotiate::output(call, Conversions::Offered)?;
     let asked = list::number_of_version(RESOURCE_VERSION.read(&call.request.query))?;
     answerable(call).await?;
@@ -101,7 +122,7 @@ pub async fn get(call: &Call<'_>, objects: &dyn ExternalObjects) -> Result<Answe
 ///
 /// # Errors
 /// Returns the errors of [`list::list`].
-pub async fn list(call: &Call<'_>, objects: &dyn ExternalObjects) -> Result<Answer, ApiError> {
+async fn list(call: &Call<'_>, objects: &dyn ExternalObjects) -> Result<Answer, ApiError> {
     let wish = negotiate::output(call, Conversions::Offered)?;
     let options = ListOptions::parse(call.request, ListPurpose::List)?;
     let selection = Selection::of(call, &options)?;
