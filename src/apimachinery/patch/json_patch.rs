@@ -135,6 +135,13 @@ impl JsonPatch {
         Weight::of_all(values.filter_map(|operation| operation.value.as_ref()))
     }
 
+    /// Returns whether the patch may make an object larger by more than its own length.
+    #[must_use]
+    pub fn copies(&self) -> bool {
+        let mut operations = self.operations.iter();
+        operations.any(|operation| operation.kind == "copy")
+    }
+
     /// Returns the object after all operations.
     ///
     /// # Errors

@@ -270,6 +270,13 @@ impl ReadPatch {
         let schemas = expected.schemas;
         let definition = expected.definition;
         let mut patched = self.changed(schemas, definition, tree)?;
+        if let Patch::Json(patch) = &self.patch
+            && patch.copies()
+        {
+            // A short patch of a short object may make one of any length.
+            let weigh = || Weight::of(&patched);
+            call.count_tree(trees::Source::Stored, usize::MAX, weigh)?;
+        }
         if expected.custom.is_none() {
             schemas.restore_quantities(definition, &mut patched, &self.literals);
             fields::keep_reset(&mut patched);
