@@ -267,8 +267,8 @@ pub trait PlaneApi: Send + Sync {
     /// Notes that a request was proven by a token that lives as long as the Secret that holds it.
     fn held_token_used(&self, _namespace: &str, _secret: &str) {}
 
-    /// Returns the length of the stored object that a request names; 0 if it names none. Reads memory
-    /// only.
+    /// Returns the length of the stored object that a request names, or of the plane's own objects of the
+    /// collection that it is for. Reads memory only.
     fn object_bytes(&self, _request: &ResourceRequest) -> usize {
         0
     }

@@ -17,7 +17,7 @@ use polyplane_auth::{Authenticator, ChainJudge, ClientChain, Verdict};
 use polyplane_controllers::Reconcilers;
 use polyplane_fairness::{PlaneMeter, VirtualTime};
 use polyplane_ownership::{self as ownership, Member, Unavailable, ViewNumber, WakeError};
-use polyplane_plane::{Key, Memory, OpenError, Snapshot};
+use polyplane_plane::{Key, Memory, OpenError, Prefix, Snapshot};
 use polyplane_registry::environment::{Environment as _, System};
 use polyplane_registry::{AccessCheck, Answer, Kinds, Registry, ResourceRequest, Tenant};
 use polyplane_server::{
@@ -494,12 +494,18 @@ impl PlaneApi for TenantApi {
     fn object_bytes(&self, request: &ResourceRequest) -> usize {
         let kinds = self.tenant.kinds();
         let row = kinds.resolve(&request.group, &request.version, &request.resource);
-        let Some((row, name)) = row.zip(request.name.as_deref()) else {
+        let Some(row) = row else {
             return 0;
         };
         let (group, resource) = (&row.storage.group, &row.storage.resource);
-        let key = Key::new(group, resource, request.namespace.as_deref(), name);
-        let object = self.tenant.plane.snapshot().get(&key);
+        let namespace = request.namespace.as_deref();
+        let cut = self.tenant.plane.snapshot();
+        let Some(name) = request.name.as_deref() else {
+            let all = Prefix::resource(group, resource);
+            let prefix = namespace.map_or(all, |name| Prefix::namespaced(group, resource, name));
+            return usize::try_from(cut.bytes(&prefix)).unwrap_or(usize::MAX);
+        };
+        let object = cut.get(&Key::new(group, resource, namespace, name));
         object.map_or(0, |object| object.body_len())
     }
 

@@ -11,8 +11,11 @@
 //!
 //! A poll takes a place anew each time, so work that waits for the store or a webhook holds none.
 //!
-//! Invariant: a request with a small body that names a small object comes here only if its plane has held up
-//! a worker thread lately ([`PlaneMeter::note_stretch`]).
+//! Which requests are heavy is known from lengths before they begin. A list needs no such test: after about a
+//! millisecond of work it lets others go on.
+//!
+//! Invariant: a request with a small body, which cannot make much of it, for a small object comes here only if its plane
+//! has held up a worker thread lately ([`PlaneMeter::note_stretch`]).
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -128,21 +131,42 @@ impl HeavyWork {
     }
 }
 
-/// Returns whether the work of a request is heavy. `object_bytes` returns the length of the object that
-/// it names; it is called only for requests whose work depends on it.
+/// Returns whether the work of a request is heavy. `object_bytes` returns the length of the objects that it
+/// reads; it is called only for requests whose work depends on it.
 pub(crate) fn is_heavy(request: &ResourceRequest, object_bytes: impl FnOnce() -> usize) -> bool {
-    let reads_object = reads_object(request.verb, request.name.is_some(), &request.accept);
-    request.body.len() >= HEAVY_BYTES || reads_object && object_bytes() >= HEAVY_BYTES
+    let (body, content_type) = (&request.body, request.content_type.as_deref());
+    // A scale is made of the whole object.
+    let reads_objects = request.subresource.as_deref() == Some("scale")
+        || reads_objects(request.verb, request.name.is_some(), &request.accept);
+    body.len() >= HEAVY_BYTES
+        || content_type.is_some_and(|content_type| may_grow(content_type, body))
+        || reads_objects && object_bytes() >= HEAVY_BYTES
 }
 
-/// Returns whether a request reads an object and does more with it than to send it as it is stored.
-fn reads_object(verb: Verb, has_name: bool, accept: &str) -> bool {
+/// Returns whether a short body may say much: parts of YAML may stand in many places, and a JSON patch may copy.
+fn may_grow(content_type: &str, body: &[u8]) -> bool {
+    // First, as most bodies are of this type.
+    if content_type == "application/json" {
+        return false;
+    }
+    let media = content_type.split(';').next().unwrap_or("").trim();
+    if media == "application/json-patch+json" {
+        // The name of an operation may be written with escapes.
+        return body.contains(&b'\\') || body.windows(4).any(|letters| letters == b"copy");
+    }
+    let syntax = media.as_bytes().last_chunk::<4>();
+    syntax.is_some_and(|syntax| syntax.eq_ignore_ascii_case(b"yaml")) && body.contains(&b'&')
+}
+
+/// Returns whether a request reads objects and does more with them than to send them as they are stored.
+fn reads_objects(verb: Verb, has_name: bool, accept: &str) -> bool {
     match verb {
         Verb::Get => [";", "yaml", "protobuf"]
             .iter()
             .any(|form| accept.contains(form)),
         Verb::Create | Verb::Update | Verb::Patch | Verb::Delete => has_name,
-        Verb::List | Verb::Watch | Verb::DeleteCollection | Verb::Connect => false,
+        Verb::DeleteCollection => true,
+        Verb::List | Verb::Watch | Verb::Connect => false,
     }
 }
 
@@ -293,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn what_reads_an_object_depends_on_its_size() {
+    fn what_reads_objects_depends_on_their_size() {
         for (verb, has_name, accept, reads) in [
             (Verb::Get, true, "application/json", false),
             (Verb::Get, true, "application/yaml", true),
@@ -309,12 +333,56 @@ mod tests {
             (Verb::Patch, true, "", true),
             (Verb::Delete, true, "", true),
             (Verb::List, false, "application/yaml", false),
+            (Verb::DeleteCollection, false, "", true),
         ] {
             assert_eq!(
-                reads_object(verb, has_name, accept),
+                reads_objects(verb, has_name, accept),
                 reads,
                 "{verb:?} {accept}"
             );
+        }
+    }
+
+    #[test]
+    fn short_bodies_that_may_say_much_are_heavy() {
+        const JSON_PATCH: &str = "application/json-patch+json";
+        for (content_type, body, grows) in [
+            (
+                "application/json",
+                r#"{"data":{"k":"copy & paste\n"}}"#,
+                false,
+            ),
+            (
+                JSON_PATCH,
+                r#"[{"op":"add","path":"/a","value":"b"}]"#,
+                false,
+            ),
+            (
+                JSON_PATCH,
+                r#"[{"op":"copy","from":"/a","path":"/b"}]"#,
+                true,
+            ),
+            (
+                JSON_PATCH,
+                r#"[{"op":"c\u006fpy","from":"/a","path":"/b"}]"#,
+                true,
+            ),
+            ("application/apply-patch+yaml", "data: {k: v}", false),
+            (
+                "application/apply-patch+yaml",
+                "data: {k: &a [], l: *a}",
+                true,
+            ),
+            (
+                "Application/YAML; charset=utf-8",
+                "data: {k: &a [], l: *a}",
+                true,
+            ),
+            ("application/vnd.kubernetes.protobuf", "k8s\0&\\copy", false),
+            ("", "&", false),
+        ] {
+            let found = may_grow(content_type, body.as_bytes());
+            assert_eq!(found, grows, "{content_type} {body}");
         }
     }
 }
