@@ -109,8 +109,9 @@ impl Kinds {
                 versions: Vec::new(),
             };
             rows.into_iter().for_each(|(row, id)| defined.add(row, id));
+            // Among those of the base only: each group comes once, and there may be thousands.
             let known = |group: &ServedGroup| group.name == defined.name;
-            match served.groups.iter().position(known) {
+            match served.groups[..served.built_in].iter().position(known) {
                 Some(at) => served.groups[at].prefer(defined),
                 None => served.groups.push(defined),
             }

@@ -69,8 +69,9 @@ impl Pipeline<'_> {
         }
     }
 
-    /// Answers an authorized request for a path of a plane. OpenAPI documents of many definitions take a
-    /// thread for a second when they are made, so they are made aside, in a turn of the plane.
+    /// Answers an authorized request for a path of a plane. Documents about kinds are made anew once a definition has
+    /// changed, which takes milliseconds for a thousand definitions, so they take a turn of the plane. OpenAPI
+    /// documents take up to a second then, and are always made aside.
     pub(crate) async fn path_of(
         &self,
         plane: PlaneReference<'_>,
@@ -79,13 +80,13 @@ impl Pipeline<'_> {
         issuer: Option<&TokenIssuer>,
     ) -> Result<Reply, Refusal> {
         let request = self.path_request(plane);
-        if !openapi::is_path(request.path) {
-            return serve(&request, &kinds, issuer);
+        // Without a turn, because health must not wait for other work of the plane.
+        if let Some(answer) = of_this_replica(&request) {
+            return answer;
         }
-        let is_shared = || self.state.gate.is_shared(meter, self.state.now());
+        let is_heavy = openapi::is_path(request.path);
         let work = poll_fn(|_| Poll::Ready(serve(&request, &kinds, issuer)));
-        let heavy = &self.state.heavy;
-        Box::pin(heavy.carry_out(meter, self.charge, is_shared, work)).await
+        self.in_turn_or_aside(meter, is_heavy, work).await
     }
 }
 
@@ -111,15 +112,12 @@ pub(crate) fn public(request: &PathRequest<'_>, user: &UserInfo) -> Result<Reply
     }
 }
 
-/// Answers an authorized request for a path of a plane, which may issue tokens.
-pub(crate) fn serve(
+/// Answers an authorized request for a document of a plane, which may issue tokens.
+fn serve(
     request: &PathRequest<'_>,
     kinds: &Kinds,
     issuer: Option<&TokenIssuer>,
 ) -> Result<Reply, Refusal> {
-    if let Some(answer) = of_this_replica(request) {
-        return answer;
-    }
     if let Some(document) = OpenIdDocument::of(request.path) {
         return document.serve(request, issuer);
     }
@@ -288,15 +286,16 @@ fn discovery(
     let prefix = segments.next().unwrap_or("");
     let (first, second, more) = (segments.next(), segments.next(), segments.next());
     let documents = &request.state.documents;
-    let discovery = documents.discovery(kinds);
+    // Made of all kinds, so only for the paths that show them.
+    let discovery = || documents.discovery(kinds);
     let resources = |group, version| {
         let part = documents.version(kinds, group, version)?;
         Some(part.resources())
     };
     let found = match (prefix, first, second, more) {
-        ("api" | "apis", None, None, None) => return root(request, &discovery, prefix),
+        ("api" | "apis", None, None, None) => return root(request, &discovery(), prefix),
         ("api", Some(version), None, None) => resources("", version),
-        ("apis", Some(group), None, None) => discovery.group(group),
+        ("apis", Some(group), None, None) => discovery().group(group),
         ("apis", Some(""), _, _) => None,
         ("apis", Some(group), Some(version), None) => resources(group, version),
         _ => None,

@@ -1,10 +1,11 @@
 //! Planes take turns at a busy replica, so that each gets a fair share of its CPU time.
 //!
 //! A request is carried out in one burst of work, from the call of the registry until it waits for
-//! something or is answered; a long answer is written in one burst for each piece, and a watch in one for
-//! the events that it has. Before a burst, a request takes its turn. As long as one plane alone uses the
-//! replica, or there is time to spare, a turn costs a few atomic operations. When the bursts of several
-//! planes and their connections have taken [`ROUND_NANOS`] of each worker thread, the gate closes: requests then queue, and go
+//! something or is answered; a document about the plane's kinds is made in one burst, a long answer is
+//! written in one for each piece, and a watch in one for the events that it has. Before a burst, a
+//! request takes its turn. As long as one plane alone uses the replica, or there is time to spare, a
+//! turn costs a few atomic operations. When the bursts of several planes and their connections have
+//! taken [`ROUND_NANOS`] of each worker thread, the gate closes: requests then queue, and go
 //! on in the order of [`Turns`], a round's worth at a time. Before each round the runtime polls the tasks
 //! that are ready, so that what has arrived by then is in the queue when it is decided who goes next. A
 //! request thus waits for little more than a round of others that arrived before it, and not for all of
@@ -217,9 +218,19 @@ impl Pipeline<'_> {
             Verb::Get | Verb::Watch | Verb::Connect => {}
         }
         let is_heavy = is_heavy(&request, || plane.object_bytes(&request));
+        self.in_turn_or_aside(meter, is_heavy, plane.handle(request))
+            .await
+    }
+
+    /// Carries out work of a plane in a turn of it, or aside: if it is heavy, or if work of the plane takes long.
+    pub(crate) async fn in_turn_or_aside<F: Future + Unpin>(
+        &self,
+        meter: &Arc<PlaneMeter>,
+        is_heavy: bool,
+        work: F,
+    ) -> F::Output {
         if is_heavy || meter.works_aside(self.state.now()) {
             let is_shared = || self.state.gate.is_shared(meter, self.state.now());
-            let work = plane.handle(request);
             let done = self
                 .state
                 .heavy
@@ -228,7 +239,7 @@ impl Pipeline<'_> {
             return Box::pin(done).await;
         }
         let turn = self.state.gate.enter(meter, self.state.now()).await;
-        burst(turn, self.charge, plane.handle(request)).await
+        burst(turn, self.charge, work).await
     }
 }
 
