@@ -2,9 +2,10 @@
 
 use crate::kinds::Kinds;
 use crate::kinds::document_id::DocumentId;
-use crate::kinds::table::Resource;
+use crate::kinds::table::{KindTable, Resource};
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::schema::Schemas;
+use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -59,35 +60,47 @@ impl ServedGroups {
     }
 }
 
-impl Kinds {
-    /// Returns all kinds by group and version.
-    pub fn served(&self) -> ServedGroups {
-        let base = self.base();
-        let all = base.resources();
-        let groups = base.groups().iter().map(|group| {
-            let versions = group.versions.iter().map(|version| ServedVersion {
-                version: version.version.clone(),
-                resources: version
-                    .resources
-                    .iter()
-                    .map(|at| Arc::clone(&all[*at]))
-                    .collect(),
-                content: version.content,
+impl KindTable {
+    /// Returns all kinds of the table by group and version.
+    fn served(&self) -> &ServedGroups {
+        self.served.get_or_init(|| {
+            let all = self.resources();
+            let groups = self.groups().iter().map(|group| {
+                let versions = group.versions.iter().map(|version| ServedVersion {
+                    version: version.version.clone(),
+                    resources: version
+                        .resources
+                        .iter()
+                        .map(|at| Arc::clone(&all[*at]))
+                        .collect(),
+                    content: version.content,
+                });
+                ServedGroup {
+                    name: group.name.clone(),
+                    versions: versions.collect(),
+                }
             });
-            ServedGroup {
-                name: group.name.clone(),
-                versions: versions.collect(),
+            let groups: Vec<ServedGroup> = groups.collect();
+            ServedGroups {
+                built_in: groups.len(),
+                groups,
+                content: self.content(),
+                schemas: Arc::clone(self.schemas()),
             }
-        });
-        let groups: Vec<ServedGroup> = groups.collect();
-        let mut served = ServedGroups {
-            built_in: groups.len(),
-            groups,
-            content: base.content(),
-            schemas: Arc::clone(base.schemas()),
-        };
+        })
+    }
+}
+
+impl Kinds {
+    /// Returns all kinds by group and version. Most planes define none of their own, and share those of the base.
+    pub fn served(&self) -> Cow<'_, ServedGroups> {
+        let built_in = self.base().served();
+        if self.rows().next().is_none() {
+            return Cow::Borrowed(built_in);
+        }
+        let mut served = built_in.clone();
         self.add_defined(&mut served);
-        served
+        Cow::Owned(served)
     }
 
     fn add_defined(&self, served: &mut ServedGroups) {

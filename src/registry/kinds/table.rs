@@ -15,6 +15,7 @@ use crate::kinds::document_id::DocumentId;
 use crate::kinds::feature_gates::{FeatureError, Features, GATES_IN_CODE, GatedFields};
 use crate::kinds::generated_rows::{GroupRow, ResourceRow, Rows};
 use crate::kinds::owned_fields::{OwnedFields, ResetFields};
+use crate::kinds::served::ServedGroups;
 use crate::strategy::Strategy;
 use bytes::Bytes;
 use polyplane_apimachinery::Str;
@@ -23,8 +24,8 @@ use polyplane_apimachinery::schema::{DefId, Schemas};
 use polyplane_plane::{ContentId, Prefix};
 use serde::Deserialize;
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// The number that the next kind gets.
 static NUMBERS: AtomicU32 = AtomicU32::new(0);
@@ -327,6 +328,8 @@ pub struct KindTable {
     content: DocumentId,
     by_name: HashMap<(Str, Str, Str), usize>,
     by_storage: HashMap<(Str, Str), usize>,
+    /// The kinds as documents show them, made when they are first needed.
+    pub(super) served: OnceLock<ServedGroups>,
 }
 
 impl KindTable {
@@ -357,6 +360,7 @@ impl KindTable {
             content: DocumentId::of(&()),
             by_name: HashMap::new(),
             by_storage: HashMap::new(),
+            served: OnceLock::new(),
         };
         for text in rows {
             let rows: Rows = serde_json::from_slice(text).map_err(TableError::Rows)?;

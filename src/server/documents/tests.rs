@@ -24,14 +24,17 @@ pub(super) fn schemas() -> Arc<Schemas> {
     Arc::new(schemas)
 }
 
-pub(super) fn table(rows: &str, schemas: &Arc<Schemas>, generation: u64) -> ServedGroups {
+fn kinds(rows: &str, schemas: &Arc<Schemas>, generation: u64) -> Kinds {
     let plain = |_: &str, _: &str, _: &str| -> Option<Arc<dyn Strategy>> { Some(Arc::new(Plain)) };
     let gates = include_bytes!("../../batteries/data/gates.json");
     let features = Arc::new(Features::parse(gates, b"[]").expect("the gates are sound"));
     let rows = [rows.as_bytes()];
     let table = KindTable::build(&rows, Arc::clone(schemas), features, &plain, generation);
-    let table = table.expect("the rows are sound");
-    Kinds::new(Arc::new(table), None).served()
+    Kinds::new(Arc::new(table.expect("the rows are sound")), None)
+}
+
+pub(super) fn table(rows: &str, schemas: &Arc<Schemas>, generation: u64) -> ServedGroups {
+    kinds(rows, schemas, generation).served().into_owned()
 }
 
 /// Returns what a plane with these kinds serves.
@@ -63,6 +66,13 @@ fn tables_of_the_same_kinds_share_every_document() {
     assert!(Arc::ptr_eq(&index[0], &index[1]));
     let discovery = [&one, &other].map(|table| documents.discovery(table));
     assert!(Arc::ptr_eq(&discovery[0], &discovery[1]));
+}
+
+#[test]
+fn planes_without_kinds_of_their_own_copy_no_groups_for_a_document() {
+    let one = kinds(ROWS, &schemas(), 1);
+    let other = one.clone();
+    assert!(std::ptr::eq(&*one.served(), &*other.served()));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use super::{Group, GroupVersion, KindTable, Resource, content};
 use crate::kinds::document_id::DocumentId;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 impl KindTable {
     /// Returns a table that serves the rows that `serves` accepts. The others are nowhere to be found by
@@ -39,6 +39,7 @@ impl KindTable {
             generation,
             by_name: by_name.map(|(name, at)| (name.clone(), *at)).collect(),
             by_storage: self.by_storage.clone(),
+            served: OnceLock::new(),
         }
     }
 }
