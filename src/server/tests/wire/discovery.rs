@@ -4,9 +4,11 @@ use std::collections::BTreeSet;
 use std::io::Read as _;
 
 use http::{Method, StatusCode};
+use polyplane_fairness::{Moment, Spent};
 use serde_json::Value;
 
 use crate::client::{Client, Protocol};
+use crate::door::metric;
 use crate::fake::{Running, start};
 
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
@@ -462,4 +464,31 @@ async fn operations_are_those_upstream_publishes() {
         assert_eq!(paths[path][method]["operationId"], id, "{method} {path}");
     }
     assert!(!paths.contains_key("/api/v1/watch/namespaces/{namespace}/bindings"));
+}
+
+/// Documents are made anew once a definition has changed, and a plane may have thousands of definitions.
+#[tokio::test]
+async fn documents_take_a_turn_and_are_made_aside_if_work_of_their_plane_takes_long() {
+    const HOUR_NANOS: u64 = 3_600_000_000_000;
+    let (server, mut client) = connected().await;
+    let meter = &server.root_meter;
+    let at_first = meter.flow().expected_of_turn();
+    // It is made now, which takes longer than what is expected of a first turn.
+    client.get("/apis").await;
+    assert!(meter.flow().expected_of_turn() > at_first);
+    let aside = "polyplane_heavy_work_total";
+    assert_eq!(metric(&mut client, aside).await, 0);
+    let long = Spent {
+        wall_nanos: HOUR_NANOS,
+        cpu_nanos: HOUR_NANOS,
+        is_exact: true,
+    };
+    meter.note_stretch(long, Moment(0));
+    for (count, path) in (1..).zip(["/", "/api", "/apis", "/apis/apps", "/apis/apps/v1"]) {
+        assert_eq!(client.get(path).await.status, StatusCode::OK, "{path}");
+        assert_eq!(metric(&mut client, aside).await, count, "{path}");
+    }
+    // What is about the server waits for no work of the plane.
+    assert_eq!(client.get("/version").await.status, StatusCode::OK);
+    assert_eq!(metric(&mut client, aside).await, 5);
 }

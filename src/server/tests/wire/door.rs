@@ -298,7 +298,7 @@ async fn a_forwarded_answer_nobody_fetches_is_given_up() {
 }
 
 /// Returns the value of a metric without labels, or with these.
-async fn metric(client: &mut Client, name: &str) -> u64 {
+pub async fn metric(client: &mut Client, name: &str) -> u64 {
     let metrics = client.get("/metrics").await;
     assert_eq!(metrics.status, StatusCode::OK);
     let line = metrics.text().lines().find_map(|line| {
