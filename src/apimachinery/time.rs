@@ -11,6 +11,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub use duration::{DurationError, duration_text, human_duration, parse_duration};
 pub use parse::{TimeError, days_in_month};
 
+/// Bytes of the form of `Time`, for years of four digits.
+const SECONDS_BYTES: usize = 20;
 /// Bytes of the form of `MicroTime`, for years of four digits.
 const MICRO_BYTES: usize = 27;
 
@@ -58,11 +60,10 @@ impl Timestamp {
 
     /// Returns the form of `Time`: whole seconds, UTC.
     pub fn to_rfc3339(self) -> String {
-        let civil = self.civil();
-        format!(
-            "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}Z",
-            civil.year, civil.month, civil.day, civil.hour, civil.minute, civil.second
-        )
+        let mut text = Vec::with_capacity(SECONDS_BYTES);
+        self.write_seconds(&mut text);
+        text.push(b'Z');
+        String::from_utf8(text).expect("digits and signs are ASCII")
     }
 
     /// Returns the form of `MicroTime`: six digits of fraction, UTC.
@@ -74,26 +75,32 @@ impl Timestamp {
 
     /// Appends the form of `MicroTime`: six digits of fraction, UTC.
     pub fn write_rfc3339_micro(self, out: &mut Vec<u8>) {
-        let civil = self.civil();
-        let Some(year) = u32::try_from(civil.year).ok().filter(|year| *year < 10_000) else {
-            let text = self.to_rfc3339();
-            out.extend_from_slice(text.trim_end_matches('Z').as_bytes());
-            let fraction = format!(".{:06}Z", self.nanoseconds / 1000);
-            return out.extend_from_slice(fraction.as_bytes());
+        self.write_seconds(out);
+        let mut fraction = *b".000000Z";
+        digits(&mut fraction[1..7], self.nanoseconds / 1000);
+        out.extend_from_slice(&fraction);
+    }
+
+    /// Appends the date and the time of the day in whole seconds, without a zone.
+    fn write_seconds(self, out: &mut Vec<u8>) {
+        let Civil {
+            year,
+            month,
+            day,
+            hour,
+            minute,
+            second,
+        } = self.civil();
+        let Some(year) = u32::try_from(year).ok().filter(|year| *year < 10_000) else {
+            let text = format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}");
+            return out.extend_from_slice(text.as_bytes());
         };
-        let mut text = *b"0000-00-00T00:00:00.000000Z";
+        let mut text = *b"0000-00-00T00:00:00";
         digits(&mut text[..4], year);
         // All parts of a date are small and positive.
-        for (at, part) in [
-            (5, civil.month),
-            (8, civil.day),
-            (11, civil.hour),
-            (14, civil.minute),
-            (17, civil.second),
-        ] {
+        for (at, part) in [(5, month), (8, day), (11, hour), (14, minute), (17, second)] {
             digits(&mut text[at..at + 2], part as u32);
         }
-        digits(&mut text[20..26], self.nanoseconds / 1000);
         out.extend_from_slice(&text);
     }
 
