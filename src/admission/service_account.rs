@@ -69,7 +69,7 @@ impl Admission for ServiceAccount {
         }
         let account = account_of(what, pod, call_outs)?;
         if mounts_token(&account, pod) {
-            mount_token(pod, &what.suffix);
+            mount_token(pod, what.suffix.letters());
         }
         let secrets = account.items_at(&["imagePullSecrets"]);
         if pod.items_at(&["spec", "imagePullSecrets"]).is_empty() && !secrets.is_empty() {

@@ -29,7 +29,7 @@ pub use admission::{
 pub use call_outs::{CallOuts, Interrupted};
 pub use defaulted::{Decoded, Defaulted, PathName, default};
 pub use fields::Ownership;
-pub use run::Run;
+pub use run::{Run, Suffix};
 pub use stages::{ObjectFate, Present, Rules, Target};
 
 pub(crate) use call_outs::call_out;

@@ -14,7 +14,7 @@ use measure::{Phase, Step};
 use super::call_outs::{CallOutMemo, CallOuts, Interrupted};
 use super::defaulted::Decoded;
 use super::fields::{self, Managed};
-use super::run::Run;
+use super::run::{Run, Suffix};
 use super::stages::{ObjectFate, Planned, Present, Target, Valid};
 use super::{ObjectChange, ObjectDeletion};
 use crate::authority;
@@ -27,7 +27,6 @@ use crate::request::call::Call;
 use crate::request::options::{DeleteOptions, Persistence, WriteOptions};
 use async_trait::async_trait;
 use bytes::Bytes;
-use polyplane_apimachinery::Str;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::schema::decode::Empties;
 use polyplane_apimachinery::shape::prune::Report;
@@ -35,6 +34,7 @@ use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_auth::Subject;
 use polyplane_plane::{Claim, Snapshot};
 use std::fmt::{Debug, Display};
+use std::sync::OnceLock;
 
 /// The operation of a write, as admission distinguishes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,9 +86,8 @@ pub struct Attributes<'a> {
     /// The state that the write is prepared against. It may not be durable yet: a plug-in must call
     /// webhooks through [`CallOuts`], because those calls wait until the state is durable.
     pub cut: &'a Snapshot,
-    /// Five random letters for a name that a plug-in generates. They are the same each time that
-    /// the write is prepared, so that later plug-ins see the same object again.
-    pub suffix: Str,
+    /// Five random letters for a name that a plug-in generates.
+    pub suffix: Suffix<'a>,
     /// The time at which the write is prepared, in seconds since 1970.
     pub now: i64,
 }
@@ -285,7 +284,7 @@ fn mutate_by_chain<C: ObjectChange>(
         old: old.as_deref(),
         options: Options::Write(&change.request().options),
         cut: run.cut,
-        suffix: run.suffix(),
+        suffix: run.suffix,
         now: run.now,
     };
     chain(run.call, &what, Some(tree), &mut run.call_outs, step)
@@ -367,6 +366,7 @@ pub(crate) fn admit_sent(
         return Ok(());
     }
     let version = subject.version;
+    let drawn = OnceLock::new();
     let what = Attributes {
         call,
         operation: Operation::Create,
@@ -376,7 +376,7 @@ pub(crate) fn admit_sent(
         old: None,
         options: Options::Write(options),
         cut,
-        suffix: Str::default(),
+        suffix: Suffix::new(&drawn, call.environment),
         now: call.environment.now(),
     };
     let mut memo = CallOutMemo::default();
@@ -459,7 +459,7 @@ fn validate_by_chain<C: ObjectChange>(
         old: old.as_deref(),
         options: Options::Write(&change.request().options),
         cut: run.cut,
-        suffix: run.suffix(),
+        suffix: run.suffix,
         now: run.now,
     };
     refuse(
@@ -488,7 +488,7 @@ pub(super) fn mutate_deletion<D: ObjectDeletion>(
 ) -> Result<AdmittedDeletion, Interrupted> {
     if !acting_on(run.call).is_empty() {
         let mut sent = deletion.subject().cloned();
-        let moment = (run.now, run.suffix());
+        let moment = (run.now, run.suffix);
         let what = of_deletion((run.call, run.cut), moment, deletion, &present)?;
         let step = Step::begin(&run.call.services.admission, Phase::Admit);
         chain(run.call, &what, sent.as_mut(), &mut run.call_outs, step)?;
@@ -506,7 +506,7 @@ pub(super) fn validate_deletion<D: ObjectDeletion>(
     if let Target::Present(present) = &planned.target
         && !acting_on(run.call).is_empty()
     {
-        let moment = (run.now, run.suffix());
+        let moment = (run.now, run.suffix);
         let what = of_deletion((run.call, run.cut), moment, deletion, present)?;
         let claims = &mut planned.claims;
         refuse(
@@ -522,7 +522,7 @@ pub(super) fn validate_deletion<D: ObjectDeletion>(
 
 fn of_deletion<'a, D: ObjectDeletion>(
     (call, cut): (&'a Call<'a>, &'a Snapshot),
-    (now, suffix): (i64, Str),
+    (now, suffix): (i64, Suffix<'a>),
     deletion: &'a D,
     present: &'a Present,
 ) -> Result<Attributes<'a>, ApiError> {

@@ -3,7 +3,7 @@
 
 use super::call_outs::{CallOut, CallOutMemo, CallOuts, Interrupted, RepliedCallOut};
 use crate::authority;
-use crate::environment::generate_name;
+use crate::environment::{Environment, generate_name};
 use crate::kinds::conversion;
 use crate::kinds::conversion::KindVersion;
 use crate::kinds::table::Resource;
@@ -16,6 +16,7 @@ use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Str, Value};
 use polyplane_auth::Verdict;
 use polyplane_plane::Snapshot;
+use std::sync::OnceLock;
 
 /// Number of names that are generated for one object before the client gets 409. Upstream has the
 /// same limit.
@@ -34,6 +35,8 @@ pub struct Run<'r> {
     /// True if the object of the request has empty lists or maps that are not stored, but say something
     /// to whoever prepares and validates it.
     pub says_empties: bool,
+    /// The letters for names that admission plug-ins generate.
+    pub(super) suffix: Suffix<'r>,
     /// Whether the write is stored.
     pub(super) persistence: Persistence,
     /// True if the client has given the object no labels, so that those it has are defaults.
@@ -42,6 +45,28 @@ pub struct Run<'r> {
     pub(super) refusal: Option<ApiError>,
     new: &'r mut NewObject,
     owners: &'r mut Owners,
+}
+
+/// Five random letters for a name that an admission plug-in generates. They are drawn when the first
+/// plug-in needs them, which few do, and are the same in all runs of a plan, so that later plug-ins
+/// see the same object again.
+#[derive(Clone, Copy)]
+pub struct Suffix<'a> {
+    drawn: &'a OnceLock<Str>,
+    environment: &'a dyn Environment,
+}
+
+impl<'a> Suffix<'a> {
+    /// Creates letters that are kept in `drawn`.
+    pub(super) fn new(drawn: &'a OnceLock<Str>, environment: &'a dyn Environment) -> Self {
+        Self { drawn, environment }
+    }
+
+    /// Returns the letters.
+    pub fn letters(self) -> &'a str {
+        let draw = || generate_name("", self.environment).into();
+        self.drawn.get_or_init(draw)
+    }
 }
 
 /// The treatment of the owners of fields by the runs of a plan.
@@ -61,6 +86,8 @@ enum Owners {
 pub(crate) struct PlanState {
     memo: CallOutMemo,
     new: NewObject,
+    /// See [`Suffix`].
+    suffix: OnceLock<Str>,
     /// The time of the first run that needed a call. Later runs use the same time: objects stamped
     /// with a later one would be different calls, without a reply.
     since: Option<i64>,
@@ -76,7 +103,6 @@ struct NewObject {
     /// The prefix that the name was generated from, and the name.
     name: Option<(Str, Str)>,
     redrawn: u32,
-    suffix: Option<Str>,
 }
 
 impl PlanState {
@@ -89,6 +115,7 @@ impl PlanState {
             call_outs: self.memo.begin(call.authority(), cut),
             now: self.now,
             says_empties: false,
+            suffix: Suffix::new(&self.suffix, call.environment),
             persistence: Persistence::Store,
             lacks_labels: false,
             refusal: None,
@@ -249,13 +276,6 @@ impl<'r> Run<'r> {
             .clone()
     }
 
-    /// Returns the random letters for names that admission plug-ins generate.
-    pub(super) fn suffix(&mut self) -> Str {
-        let environment = self.call.environment;
-        let draw = || generate_name("", environment).into();
-        self.new.suffix.get_or_insert_with(draw).clone()
-    }
-
     /// Returns the name that a new object gets, if the client has given only the prefix of one.
     pub(super) fn missing_name(&mut self, row: &Resource, tree: &Value) -> Option<Str> {
         let meta = &tree["metadata"];
@@ -281,5 +301,43 @@ impl<'r> Run<'r> {
         }
         self.new.name = Some((base.into(), name.clone()));
         name
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::environment::System;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[derive(Default)]
+    struct Counting(AtomicUsize);
+
+    impl Environment for Counting {
+        fn now(&self) -> i64 {
+            0
+        }
+
+        fn uid(&self) -> Str {
+            Str::default()
+        }
+
+        fn random(&self, bytes: &mut [u8]) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            System.random(bytes);
+        }
+    }
+
+    #[test]
+    fn the_letters_for_names_are_drawn_when_they_are_needed_and_stay_the_same() {
+        let (environment, drawn) = (Counting::default(), OnceLock::new());
+        let first = Suffix::new(&drawn, &environment);
+        let draws = || environment.0.load(Ordering::Relaxed);
+        assert_eq!(draws(), 0);
+        let letters = first.letters();
+        let needed = draws();
+        let second = Suffix::new(&drawn, &environment);
+        assert_eq!((second.letters(), draws()), (letters, needed));
+        assert_eq!(letters.len(), 5);
     }
 }
