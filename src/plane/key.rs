@@ -95,25 +95,41 @@ impl Prefix {
     /// Returns the prefix of all objects of a resource.
     #[must_use]
     pub fn resource(group: &str, resource: &str) -> Self {
-        let mut bytes = Vec::with_capacity(group.len() + resource.len() + 2);
-        push_part(&mut bytes, group);
-        push_part(&mut bytes, resource);
-        Self(bytes.into())
+        Self::of_parts(&[group, resource])
     }
 
     /// Returns whether this is the prefix of all objects of the given resource.
     #[must_use]
     pub fn is_resource(&self, group: &str, resource: &str) -> bool {
-        let rest = self.0.strip_prefix(group.as_bytes());
-        let rest = rest.and_then(|rest| rest.strip_prefix(b"/"));
-        let rest = rest.and_then(|rest| rest.strip_prefix(resource.as_bytes()));
-        rest == Some(b"/")
+        self.has_parts(&[group, resource])
     }
 
     /// Returns the prefix of all objects of a resource in one namespace.
     #[must_use]
     pub fn namespaced(group: &str, resource: &str, namespace: &str) -> Self {
-        Self::resource(group, resource).namespace(namespace)
+        Self::of_parts(&[group, resource, namespace])
+    }
+
+    /// Returns whether this is the prefix of all objects of the given resource in the namespace.
+    #[must_use]
+    pub fn is_namespaced(&self, group: &str, resource: &str, namespace: &str) -> bool {
+        self.has_parts(&[group, resource, namespace])
+    }
+
+    fn of_parts(parts: &[&str]) -> Self {
+        let length = parts.iter().map(|part| part.len() + 1).sum();
+        let mut bytes = Vec::with_capacity(length);
+        for part in parts {
+            push_part(&mut bytes, part);
+        }
+        Self(bytes.into())
+    }
+
+    fn has_parts(&self, parts: &[&str]) -> bool {
+        let rest = parts.iter().try_fold(&*self.0, |rest, part| {
+            rest.strip_prefix(part.as_bytes())?.strip_prefix(b"/")
+        });
+        rest.is_some_and(<[u8]>::is_empty)
     }
 
     /// Returns the prefix of the objects of this resource in one namespace.
@@ -220,7 +236,11 @@ mod tests {
         for (group, resource) in [("apps", "deployment"), ("app", "deployments"), ("", "apps")] {
             assert!(!key.resource_prefix().is_resource(group, resource));
         }
-        assert!(Prefix::namespaced("apps", "deployments", "ns").contains(&key));
+        let namespaced = Prefix::namespaced("apps", "deployments", "ns");
+        assert!(namespaced.contains(&key) && namespaced == key.resource_prefix().namespace("ns"));
+        assert!(namespaced.is_namespaced("apps", "deployments", "ns"));
+        assert!(!namespaced.is_namespaced("apps", "deployments", "n"));
+        assert!(!namespaced.is_resource("apps", "deployments"));
         assert!(!Prefix::namespaced("apps", "deployments", "n").contains(&key));
 
         let key = Key::new("", "namespaces", None, "default");

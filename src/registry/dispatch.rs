@@ -488,22 +488,22 @@ fn check_writer(call: &Call<'_>) -> Result<(), ApiError> {
         | Verb::DeleteCollection
         | Verb::Connect => {}
     }
-    let (group, resource) = call.qualified();
-    let what = Qualified::new(&group, &resource);
-    if select::prefix(call) == *external {
+    let forbidden = |name: &str, why: &str| {
+        let (group, resource) = call.qualified();
+        ApiError::forbidden(Qualified::new(&group, &resource), name, why)
+    };
+    if select::is_about(call, external) {
         let name = call.request.name.as_deref().unwrap_or_default();
         let why = "only the replicas of the ring write these objects";
-        return Err(ApiError::forbidden(what, name, why));
+        return Err(forbidden(name, why));
     }
     let deletes = matches!(call.request.verb, Verb::Delete);
     if deletes && call.row.storage.group.is_empty() && call.row.storage.resource == "namespaces" {
         let name = call.name()?;
-        if external
-            .as_bytes()
-            .ends_with(format!("/{name}/").as_bytes())
-        {
+        let namespace = format!("/{name}/");
+        if external.as_bytes().ends_with(namespace.as_bytes()) {
             let why = "the replicas of the ring write objects in this namespace";
-            return Err(ApiError::forbidden(what, name, why));
+            return Err(forbidden(name, why));
         }
     }
     Ok(())

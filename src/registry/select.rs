@@ -300,3 +300,12 @@ pub fn prefix(call: &Call<'_>) -> Prefix {
         namespace => Prefix::namespaced(&storage.group, &storage.resource, namespace),
     }
 }
+
+/// Returns whether a request is about all keys under a prefix: see [`prefix`].
+pub fn is_about(call: &Call<'_>, keys: &Prefix) -> bool {
+    let storage = &call.row.storage;
+    match call.namespace() {
+        "" => keys.is_resource(&storage.group, &storage.resource),
+        namespace => keys.is_namespaced(&storage.group, &storage.resource, namespace),
+    }
+}
