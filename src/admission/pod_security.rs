@@ -28,7 +28,6 @@ use polyplane_plane::{Claim, Key, ObjectRef, Prefix, Start};
 use polyplane_registry::Admission;
 use polyplane_registry::metrics::Family;
 use polyplane_registry::plan::{Attributes, CallOuts, Interest, Interrupted, Measured, Operation};
-use polyplane_registry::request::call::tree_of;
 use std::collections::{BTreeMap, HashSet};
 
 /// Pods that are checked when the enforced level of their namespace changes. More would keep a
@@ -239,11 +238,8 @@ impl PodSecurity {
             let why = format!("failed to lookup namespace {}", quote(name));
             return Err(ApiError::internal(why));
         };
-        let labels = match namespace.labels_json() {
-            b"" => Value::Null,
-            labels => tree_of(labels)?,
-        };
-        let (policy, errors) = policy::of_labels(&labels, &self.config.defaults);
+        let labels = namespace.labels_json();
+        let (policy, errors) = policy::of_labels_text(labels, &self.config.defaults)?;
         Ok((policy, errors, Claim::At(key, namespace.stamp())))
     }
 

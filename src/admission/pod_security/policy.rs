@@ -3,6 +3,8 @@
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
+use polyplane_apimachinery::status::ApiError;
+use polyplane_registry::request::call::tree_of;
 use std::fmt;
 
 /// How much pods may see of their node, from all to least.
@@ -98,6 +100,22 @@ const PREFIX: &str = "pod-security.kubernetes.io";
 pub(super) const LEVELS_WANTED: &str = "must be one of privileged, baseline, restricted";
 /// What a version has to be.
 pub(super) const VERSION_WANTED: &str = r#"must be "latest" or "v1.x""#;
+
+/// Works as [`of_labels`] on the JSON text of labels, which is not parsed if it names no mode: those of
+/// most namespaces do not.
+///
+/// # Errors
+/// Returns 500 if the text cannot be read.
+pub(super) fn of_labels_text(
+    labels: &[u8],
+    defaults: &Policy,
+) -> Result<(Policy, Complaints), ApiError> {
+    let prefix = PREFIX.as_bytes();
+    if !labels.windows(prefix.len()).any(|part| part == prefix) {
+        return Ok((*defaults, Complaints::default()));
+    }
+    Ok(of_labels(&tree_of(labels)?, defaults))
+}
 
 /// Returns the policy that labels name, and what is wrong with them. A mode that they do not name is that of
 /// `defaults`. An enforced level that cannot be read is `restricted`.

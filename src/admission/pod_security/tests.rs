@@ -108,6 +108,26 @@ fn warnings_follow_an_enforced_level_that_is_stricter_than_theirs() {
 }
 
 #[test]
+fn labels_name_the_same_policy_as_text_and_as_a_tree() {
+    let defaults = Policy {
+        audit: at(Level::Baseline, Version::Minor(31)),
+        ..Policy::PRIVILEGED
+    };
+    for labels in [
+        json!({}),
+        json!({"kubernetes.io/metadata.name": "ns"}),
+        json!({"a": "b", "pod-security.kubernetes.io/warn": "restricted"}),
+        json!({"pod-security.kubernetes.io/enforce-version": "1.3"}),
+    ] {
+        let read = policy::of_labels_text(&json::to_vec(&labels), &defaults);
+        let read = read.expect("the labels are JSON");
+        assert_eq!(read, policy::of_labels(&labels, &defaults));
+    }
+    let none = policy::of_labels_text(b"", &defaults);
+    assert_eq!(none.expect("no labels").0, defaults);
+}
+
+#[test]
 fn policies_that_the_same_pods_violate_are_equivalent() {
     let privileged = |version| at(Level::Privileged, version);
     let other = Policy {
