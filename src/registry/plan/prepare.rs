@@ -198,6 +198,9 @@ fn with_declared(
     let declared = row
         .schemas
         .validate(row.prepared_definition(), tree, old, &enabled);
+    if errors.is_empty() && declared.is_empty() {
+        return declared;
+    }
     // Upstream drops a complaint of the kind if a declaration makes the same one, and declarations
     // come last.
     let texts: BTreeSet<String> = declared.iter().map(FieldError::to_string).collect();
