@@ -75,12 +75,16 @@ pub fn validate_init(
     around: &Surroundings<'_>,
     errors: &mut Complaints,
 ) {
+    let containers = spec.items_at(&["initContainers"]);
+    if containers.is_empty() {
+        return;
+    }
     let mut names_seen: BTreeSet<&str> = spec
         .items_at(&["containers"])
         .iter()
         .map(|one| one.str_at(&["name"]))
         .collect();
-    for (at, container) in spec.items_at(&["initContainers"]).iter().enumerate() {
+    for (at, container) in containers.iter().enumerate() {
         if errors.is_full() {
             break;
         }
@@ -137,13 +141,17 @@ pub fn validate_ephemeral(
     around: &Surroundings<'_>,
     errors: &mut Complaints,
 ) {
+    let containers = spec.items_at(&["ephemeralContainers"]);
+    if containers.is_empty() {
+        return;
+    }
     let others: BTreeSet<&str> = ["containers", "initContainers"]
         .iter()
         .flat_map(|list| spec.items_at(&[list]))
         .map(|container| container.str_at(&["name"]))
         .collect();
     let mut names_seen = others.clone();
-    for (at, container) in spec.items_at(&["ephemeralContainers"]).iter().enumerate() {
+    for (at, container) in containers.iter().enumerate() {
         if errors.is_full() {
             break;
         }
