@@ -3,7 +3,9 @@
 mod overlaps;
 mod ports;
 
-use super::validation::annotations::{APP_ARMOR, app_armor_profile};
+use super::validation::annotations::{
+    APP_ARMOR, SECCOMP_CONTAINER, app_armor_profile, has_prefixed,
+};
 use super::validation::{Subject, each_container};
 use crate::shared::network::addresses::ip_warnings;
 use crate::shared::node_selector::{deprecated_label, term_warnings};
@@ -17,7 +19,6 @@ use std::collections::BTreeSet;
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 const SECCOMP_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
-const SECCOMP_CONTAINER: &str = "container.seccomp.security.alpha.kubernetes.io/";
 const USE_SECCOMP_FIELD: &str =
     r#"non-functional in v1.27+; use the "seccompProfile" field instead"#;
 const NO_SELECTOR: &str = "a null labelSelector results in matching no pod";
@@ -128,15 +129,19 @@ fn warnings(owner: &Value, root: &Path<'_>, subject: Subject) -> Vec<String> {
         ));
     }
     let of_pod = &spec["securityContext"]["appArmorProfile"];
+    let have_profiles =
+        has_prefixed(annotations, SECCOMP_CONTAINER) || has_prefixed(annotations, APP_ARMOR);
     each_container(spec, &path, |container, path| {
-        about_profiles(
-            container,
-            annotations,
-            of_pod,
-            subject,
-            &annotations_path,
-            &mut out,
-        );
+        if have_profiles {
+            about_profiles(
+                container,
+                annotations,
+                of_pod,
+                subject,
+                &annotations_path,
+                &mut out,
+            );
+        }
         let resources = path.child("resources");
         for name in ["memory", "ephemeral-storage"] {
             for list in ["limits", "requests"] {

@@ -9,7 +9,8 @@ const MIRROR: &str = "kubernetes.io/config.mirror";
 const TOLERATIONS: &str = "scheduler.alpha.kubernetes.io/tolerations";
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 const SECCOMP_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
-const SECCOMP_CONTAINER: &str = "container.seccomp.security.alpha.kubernetes.io/";
+/// The prefix of the annotations that name a container's seccomp profile.
+pub const SECCOMP_CONTAINER: &str = "container.seccomp.security.alpha.kubernetes.io/";
 /// The prefix of the annotations that name a container's AppArmor profile.
 pub const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 
@@ -19,6 +20,12 @@ fn pairs(annotations: &Value) -> impl Iterator<Item = (&str, &str)> {
         .into_iter()
         .flat_map(|members| members.iter());
     members.map(|(key, value)| (key, value.as_str().unwrap_or("")))
+}
+
+/// Returns true if there are annotations with this prefix. Few pods have those of containers, whose
+/// names need not be made without them.
+pub fn has_prefixed(annotations: &Value, prefix: &str) -> bool {
+    pairs(annotations).any(|(key, _)| key.starts_with(prefix))
 }
 
 /// Returns true for a pod that a node has made from a file.
@@ -186,6 +193,9 @@ pub fn seccomp_matches_fields(
         }
     };
     check(SECCOMP_POD, &spec["securityContext"], path, errors);
+    if !has_prefixed(annotations, SECCOMP_CONTAINER) {
+        return;
+    }
     each_container(spec, path, |container, path| {
         let key = format!("{SECCOMP_CONTAINER}{}", container.str_at(&["name"]));
         check(&key, &container["securityContext"], path, errors);
@@ -199,7 +209,7 @@ pub fn app_armor_matches_fields(
     path: &Path<'_>,
     errors: &mut Complaints,
 ) {
-    if spec.str_at(&["os", "name"]) == "windows" {
+    if spec.str_at(&["os", "name"]) == "windows" || !has_prefixed(annotations, APP_ARMOR) {
         return;
     }
     let field = "appArmorProfile";
