@@ -116,7 +116,8 @@ impl<'a> Borrowed<'a> {
         }
     }
 
-    fn parts(&self) -> impl Iterator<Item = (&'a str, &'a Value)> + '_ {
+    /// Returns the members of a key in the order of names.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = (&'a str, &'a Value)> + '_ {
         (0..).map_while(|at| self.part(at))
     }
 

@@ -4,7 +4,10 @@ use polyplane_apimachinery::json;
 use polyplane_apimachinery::value::{Map, Str, Value};
 
 use super::FieldSet;
-use crate::element::PathElement;
+use crate::element::{Borrowed, PathElement};
+
+/// Bytes of the names of most elements that are no fields. With less, their buffers would grow.
+const NAME_BYTES: usize = 64;
 
 impl FieldSet {
     /// Appends the set as JSON, in the order of its elements.
@@ -38,7 +41,7 @@ impl FieldSet {
                 out.push(b',');
             }
             name.clear();
-            write_element(&node.element, name);
+            write_element(&node.element.borrow(), name);
             write_text(name, Escapes::None, out);
             out.push(b':');
             let also = node.member && !node.children.is_empty();
@@ -62,16 +65,9 @@ impl FieldSet {
 impl PathElement {
     /// Returns the name of the element in a set, such as `f:spec`.
     pub fn name(&self) -> Str {
-        if let Self::Field(field) = self {
-            return Self::field_name(field);
-        }
-        let mut name = Vec::new();
-        write_element(self, &mut name);
-        String::from_utf8_lossy(&name).into()
+        self.borrow().name()
     }
-}
 
-impl PathElement {
     /// Returns the name of a field in a set. Nearly all are short enough to need no memory.
     pub(crate) fn field_name(field: &str) -> Str {
         let mut name = Str::with_capacity(field.len() + 2);
@@ -81,16 +77,29 @@ impl PathElement {
     }
 }
 
+impl Borrowed<'_> {
+    /// Returns the name of the element in a set: see [`PathElement::name`].
+    pub(crate) fn name(&self) -> Str {
+        if let Self::Field(field) = self {
+            return PathElement::field_name(field);
+        }
+        let mut name = Vec::with_capacity(NAME_BYTES);
+        write_element(self, &mut name);
+        let name = String::from_utf8(name).expect("texts are written whole, and escapes are ASCII");
+        name.into()
+    }
+}
+
 /// Appends the name of an element in a set: `f:`, `k:`, `v:` or `i:` and its content.
-fn write_element(element: &PathElement, out: &mut Vec<u8>) {
+fn write_element(element: &Borrowed<'_>, out: &mut Vec<u8>) {
     match element {
-        PathElement::Field(name) => {
+        Borrowed::Field(name) => {
             out.extend_from_slice(b"f:");
             out.extend_from_slice(name.as_bytes());
         }
-        PathElement::Key(fields) => {
+        Borrowed::One(..) | Borrowed::Many(_) | Borrowed::Owned(_) => {
             out.extend_from_slice(b"k:{");
-            for (at, (name, value)) in fields.iter().enumerate() {
+            for (at, (name, value)) in element.parts().enumerate() {
                 if at > 0 {
                     out.push(b',');
                 }
@@ -100,11 +109,11 @@ fn write_element(element: &PathElement, out: &mut Vec<u8>) {
             }
             out.push(b'}');
         }
-        PathElement::Value(value) => {
+        Borrowed::Value(value) => {
             out.extend_from_slice(b"v:");
             write_value(value, out);
         }
-        PathElement::Index(at) => out.extend_from_slice(format!("i:{at}").as_bytes()),
+        Borrowed::Index(at) => out.extend_from_slice(format!("i:{at}").as_bytes()),
     }
 }
 

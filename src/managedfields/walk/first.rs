@@ -138,7 +138,7 @@ fn items_of<'s, S: Shape<'s>>(
             1 => added(items.item, &list[*at])?,
             _ => Value::object(),
         };
-        tree.push((element.to_owned().name(), below));
+        tree.push((element.name(), below));
     }
     match is_sound {
         true => Some(Map::from_unsorted(tree, |_| {})),
