@@ -207,7 +207,8 @@ impl<'a> Attempt<'a> {
     async fn submit(&mut self, mut write: Write) -> Result<Option<Committed>, ApiError> {
         write.claims.extend(self.call.kind_claim());
         let plane = &self.call.tenant.plane;
-        match within(self.call, plane.submit(write)).await? {
+        // The write has the deadline of the request, so it needs no further timer here.
+        match plane.submit(write).await {
             Ok(committed) => Ok(Some(committed)),
             Err(SubmitError::ClaimFailed(_) | SubmitError::Withdrawn) => {
                 self.line.beaten = true;
