@@ -172,9 +172,9 @@ pub fn admit_namespace(
     call: &Call<'_>,
     cut: &Snapshot,
     name: &str,
-) -> Result<Vec<Claim>, ApiError> {
+) -> Result<Option<Claim>, ApiError> {
     if call.row.scope == Scope::Cluster {
-        return Ok(Vec::new());
+        return Ok(None);
     }
     let namespace = call.namespace();
     let key = Key::new("", "namespaces", None, namespace);
@@ -195,7 +195,7 @@ pub fn admit_namespace(
             field: "metadata.namespace".into(),
         }));
     }
-    Ok(vec![Claim::Active(key)])
+    Ok(Some(Claim::Active(key)))
 }
 
 /// Checks that the definition of a custom kind accepts new objects, and claims that this stays so.
