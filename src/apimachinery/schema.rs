@@ -311,8 +311,8 @@ pub struct Definition {
     always: u16,
     pub(crate) defaulted: bool,
     pub(crate) checked: bool,
-    /// True if rules depend on more than one field.
-    related: bool,
+    /// The rules that depend on more than one field.
+    related: Vec<validate::Relation>,
     keyless: bool,
     /// The order of the fields in protobuf, computed when it is first needed.
     proto_steps: OnceLock<Box<[proto::encode::Step]>>,
@@ -463,7 +463,7 @@ impl Schemas {
                 names::Index::of(definition.fields.iter().map(|field| field.name.as_str()));
             definition.zero = Value::Null;
             definition.always = 0;
-            definition.related = definition.has_rules_between_fields();
+            definition.related = definition.relations();
         }
         for at in first..self.definitions.len() {
             self.seal_zero(at, 0);

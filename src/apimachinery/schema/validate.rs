@@ -11,6 +11,8 @@ mod rules;
 mod tests;
 mod unions;
 
+pub(super) use unions::Relation;
+
 use std::borrow::Cow;
 
 use super::tags::{Stage, Tag};
@@ -154,9 +156,7 @@ impl<'s> Checker<'s, '_> {
         old: Option<&Map>,
         path: &Path<'_>,
     ) {
-        if definition.related {
-            self.between_fields(definition, new, old, path);
-        }
+        self.between_fields(definition, new, old, path);
         for field in &definition.fields {
             let nested = field
                 .ty

@@ -28,20 +28,34 @@ fn has(definition: &Definition, names: &[&str]) -> bool {
         || definition.tags.iter().any(fits)
 }
 
+/// A kind of rules that depend on more than one field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::schema) enum Relation {
+    /// One of several fields must be set, or at most one.
+    Unions,
+    /// The value of one field decides which rules others have.
+    Modes,
+    /// Fields need or exclude each other.
+    Dependents,
+    /// At most one of several items of a list may be present.
+    Items,
+}
+
 impl Definition {
-    /// Returns whether there are rules that depend on more than one field.
-    pub(in crate::schema) fn has_rules_between_fields(&self) -> bool {
-        has(
-            self,
-            &[
-                "unionMember",
-                "zeroOrOneOfMember",
-                "ifMode",
-                "dependentRequired",
-                "dependentForbidden",
-                "item",
-            ],
-        )
+    /// Returns the kinds of rules between fields that there are, in the order in which they are
+    /// checked.
+    pub(in crate::schema) fn relations(&self) -> Vec<Relation> {
+        let of_tags: [(Relation, &[&str]); 4] = [
+            (Relation::Unions, &["unionMember", "zeroOrOneOfMember"]),
+            (Relation::Modes, &["ifMode"]),
+            (
+                Relation::Dependents,
+                &["dependentRequired", "dependentForbidden"],
+            ),
+            (Relation::Items, &["item"]),
+        ];
+        let present = of_tags.iter().filter(|(_, names)| has(self, names));
+        present.map(|(relation, _)| *relation).collect()
     }
 }
 
@@ -62,16 +76,26 @@ impl<'s> Checker<'s, '_> {
         old: Option<&Map>,
         path: &Path<'_>,
     ) {
-        if has(definition, &["unionMember", "zeroOrOneOfMember"]) {
-            self.unions(definition, "unionMember", new, old, path);
-            self.unions(definition, "zeroOrOneOfMember", new, old, path);
+        for relation in &definition.related {
+            match relation {
+                Relation::Unions => {
+                    self.unions(definition, "unionMember", new, old, path);
+                    self.unions(definition, "zeroOrOneOfMember", new, old, path);
+                }
+                Relation::Modes => self.modes(definition, new, old, path),
+                Relation::Dependents => self.dependents(definition, new, old, path),
+                Relation::Items => self.item_unions(definition, new, old, path),
+            }
         }
-        if has(definition, &["ifMode"]) {
-            self.modes(definition, new, old, path);
-        }
-        if has(definition, &["dependentRequired", "dependentForbidden"]) {
-            self.dependents(definition, new, old, path);
-        }
+    }
+
+    fn item_unions(
+        &mut self,
+        definition: &'s Definition,
+        new: &Map,
+        old: Option<&Map>,
+        path: &Path<'_>,
+    ) {
         for field in &definition.fields {
             let member = |tag: &Tag| {
                 tag.name == "item"
