@@ -21,6 +21,10 @@ const BYTES_MAX: usize = u32::MAX as usize / 3;
 /// would be in memory beside the stack.
 const COPIED_MAX: usize = 1024;
 
+/// Members of open objects for which a parser has room at first. Small texts need no more, and room for
+/// twice as many is beyond the pieces of 1 KiB that the allocator hands out fast.
+const MEMBERS_FEW: usize = 16;
+
 /// Parses one document. Integers that fit 64 bits stay exact; every other number becomes a float.
 /// Bytes that are not UTF-8 and lone surrogates become U+FFFD, as in Go.
 ///
@@ -171,8 +175,8 @@ impl<'a> Parser<'a> {
             replaced: &[],
             sharing: None,
             frames: Vec::with_capacity(16),
-            members: Vec::with_capacity(32),
-            marks: Vec::with_capacity(32),
+            members: Vec::with_capacity(MEMBERS_FEW),
+            marks: Vec::with_capacity(MEMBERS_FEW),
             items: Vec::with_capacity(8),
             root: Value::Null,
             duplicates: Vec::new(),
