@@ -317,9 +317,7 @@ impl Plane {
         deadline: Option<Instant>,
     ) -> Result<Committed, SubmitError> {
         loop {
-            let changed = self.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
+            let changed = self.change();
             let accepted = {
                 let mut sequencer = self.sequencer.lock();
                 let intake = self.guard.intake();
@@ -348,9 +346,7 @@ impl Plane {
             return Settled::Durable;
         };
         loop {
-            let changed = self.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
+            let changed = self.change();
             match self.sequencer.lock().cut_status(cut) {
                 CutStatus::Durable => return Settled::Durable,
                 CutStatus::Withdrawn => return Settled::Recompute,
@@ -480,7 +476,7 @@ impl Plane {
     }
 
     /// Returns a future that completes when a part is settled, or when the fence's machine may
-    /// permit more than before.
+    /// permit more than before. It misses no change after this call, also before it is polled.
     pub(crate) fn change(&self) -> Notified<'_> {
         self.changed.notified()
     }
@@ -488,9 +484,7 @@ impl Plane {
     /// Waits until the plane has ended.
     pub(crate) async fn until_ended(&self) {
         loop {
-            let changed = self.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
+            let changed = self.change();
             if self.sequencer.lock().ended().is_some() {
                 return;
             }

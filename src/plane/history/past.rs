@@ -168,8 +168,6 @@ impl Plane {
     pub async fn reached(&self, version: Version, deadline: Instant) -> bool {
         loop {
             let changed = self.change();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
             if self.seen() >= version {
                 return true;
             }

@@ -164,9 +164,8 @@ impl Watcher {
     pub async fn next(&mut self) -> Next {
         let hub = Arc::clone(&self.hub);
         loop {
+            // Misses no notification from here on, also before it is polled.
             let woken = hub.wake().notified();
-            tokio::pin!(woken);
-            woken.as_mut().enable();
             if let Some(next) = self.take() {
                 return next;
             }

@@ -45,8 +45,6 @@ impl Plane {
         self.guard().pause();
         loop {
             let changed = self.change();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
             {
                 let sequencer = self.sequencer().lock();
                 if let Some(ended) = sequencer.ended() {
