@@ -62,16 +62,23 @@ pub(crate) struct Tree<T> {
 }
 
 #[derive(Debug, Clone)]
-enum Node<T> {
+struct Node<T> {
+    /// Not above any key in the subtree, and above every key of the subtrees before it. No search
+    /// reads that of a node's first child, and a root needs none. It is not in [`Child`]: a copy of a
+    /// node would then have to count a second reference for each child.
+    low: Option<Arc<[u8]>>,
+    content: Content<T>,
+}
+
+#[derive(Debug, Clone)]
+enum Content<T> {
     Leaf(Slots<T>),
     Inner(Slots<Child<T>>),
 }
 
-/// A subtree. `low` is not above any key in the subtree and above every key of the subtrees before
-/// it. The `low` of a node's first child is never read.
+/// A subtree.
 #[derive(Debug)]
 struct Child<T> {
-    low: Arc<[u8]>,
     node: Arc<Node<T>>,
     weight: Weight,
 }
@@ -95,7 +102,29 @@ impl<T: Item> Keyed for T {
 
 impl<T> Keyed for Child<T> {
     fn key(&self) -> &[u8] {
-        &self.low
+        self.node.low.as_deref().expect("only a root has no bound")
+    }
+}
+
+impl<T: Item> Child<T> {
+    fn of_items(items: Slots<T>) -> Self {
+        Self {
+            weight: sum(items.iter().map(Item::weight)),
+            node: Arc::new(Node {
+                low: Some(Arc::clone(items.at(0).sort_key())),
+                content: Content::Leaf(items),
+            }),
+        }
+    }
+
+    fn of_children(children: Slots<Self>) -> Self {
+        Self {
+            weight: sum(children.iter().map(|child| child.weight)),
+            node: Arc::new(Node {
+                low: children.at(0).node.low.clone(),
+                content: Content::Inner(children),
+            }),
+        }
     }
 }
 
@@ -111,7 +140,6 @@ impl<T> Clone for Tree<T> {
 impl<T> Clone for Child<T> {
     fn clone(&self) -> Self {
         Self {
-            low: Arc::clone(&self.low),
             node: Arc::clone(&self.node),
             weight: self.weight,
         }
@@ -121,7 +149,7 @@ impl<T> Clone for Child<T> {
 impl<T> Default for Tree<T> {
     fn default() -> Self {
         Self {
-            root: Arc::new(Node::Leaf(Slots::default())),
+            root: Arc::new(Node::root(Content::Leaf(Slots::default()))),
             weight: Weight::default(),
         }
     }
@@ -146,9 +174,9 @@ impl<T: Item> Tree<T> {
     pub(crate) fn get(&self, key: &[u8]) -> Option<&T> {
         let mut node = &*self.root;
         loop {
-            match node {
-                Node::Inner(children) => node = &children.at(child_of(children, key)).node,
-                Node::Leaf(items) => return Some(items.at(items.find(key)?)),
+            match &node.content {
+                Content::Inner(children) => node = &children.at(child_of(children, key)).node,
+                Content::Leaf(items) => return Some(items.at(items.find(key)?)),
             }
         }
     }
@@ -162,12 +190,15 @@ impl<T: Item> Tree<T> {
             self.weight -= old.weight();
         }
         if let Some(right) = split {
+            let low = Arc::clone(first_key(&self.root));
+            // Copies nothing: the insertion has made the root this tree's own.
+            Arc::make_mut(&mut self.root).low = Some(low);
             let left = Child {
-                low: Arc::clone(first_key(&self.root)),
                 weight: self.weight - right.weight,
                 node: Arc::clone(&self.root),
             };
-            self.root = Arc::new(Node::Inner(Slots::new(vec![left, right])));
+            let both = Slots::new(vec![left, right]);
+            self.root = Arc::new(Node::root(Content::Inner(both)));
         }
         old
     }
@@ -189,7 +220,7 @@ impl<T: Item> Tree<T> {
         self.get(key)?;
         let old = remove(&mut self.root, key);
         self.weight -= old.weight();
-        while let Node::Inner(children) = &*self.root {
+        while let Content::Inner(children) = &self.root.content {
             if children.len() > 1 {
                 break;
             }
@@ -204,15 +235,15 @@ impl<T: Item> Tree<T> {
         let mut node = &*self.root;
         let mut total = Weight::default();
         loop {
-            match node {
-                Node::Inner(children) => {
+            match &node.content {
+                Content::Inner(children) => {
                     let at = child_of(children, key);
                     for child in children.iter().take(at) {
                         total += child.weight;
                     }
                     node = &children.at(at).node;
                 }
-                Node::Leaf(items) => {
+                Content::Leaf(items) => {
                     for item in items.iter().take(items.below(0, key)) {
                         total += item.weight();
                     }
@@ -238,13 +269,13 @@ impl<T: Item> Tree<T> {
         let mut path = Vec::new();
         let mut node = &*self.root;
         loop {
-            match node {
-                Node::Inner(children) => {
+            match &node.content {
+                Content::Inner(children) => {
                     let at = child_of(children, start);
                     path.push(&children.as_slice()[at + 1..]);
                     node = &children.at(at).node;
                 }
-                Node::Leaf(items) => {
+                Content::Leaf(items) => {
                     return Iter {
                         path,
                         leaf: &items.as_slice()[items.below(0, start)..],
@@ -288,8 +319,8 @@ impl<'a, T> Iterator for Iter<'a, T> {
 impl<'a, T> Iter<'a, T> {
     fn descend(&mut self, mut node: &'a Node<T>) {
         loop {
-            match node {
-                Node::Inner(children) => {
+            match &node.content {
+                Content::Inner(children) => {
                     let (first, rest) = children
                         .as_slice()
                         .split_first()
@@ -297,7 +328,7 @@ impl<'a, T> Iter<'a, T> {
                     self.path.push(rest);
                     node = &first.element.node;
                 }
-                Node::Leaf(items) => {
+                Content::Leaf(items) => {
                     self.leaf = items.as_slice();
                     return;
                 }
@@ -312,17 +343,17 @@ fn child_of<T>(children: &Slots<Child<T>>, key: &[u8]) -> usize {
 
 fn first_key<T: Item>(mut node: &Node<T>) -> &Arc<[u8]> {
     loop {
-        match node {
-            Node::Inner(children) => node = &children.at(0).node,
-            Node::Leaf(items) => return items.at(0).sort_key(),
+        match &node.content {
+            Content::Inner(children) => node = &children.at(0).node,
+            Content::Leaf(items) => return items.at(0).sort_key(),
         }
     }
 }
 
 fn insert<T: Item>(node: &mut Arc<Node<T>>, item: T) -> Inserted<T> {
-    match Arc::make_mut(node) {
-        Node::Leaf(items) => insert_in_leaf(items, item),
-        Node::Inner(children) => {
+    match &mut Arc::make_mut(node).content {
+        Content::Leaf(items) => insert_in_leaf(items, item),
+        Content::Inner(children) => {
             let at = child_of(children, item.sort_key());
             let added = item.weight();
             let child = children.at_mut(at);
@@ -340,12 +371,7 @@ fn insert<T: Item>(node: &mut Arc<Node<T>>, item: T) -> Inserted<T> {
                 return Inserted { old, split: None };
             }
             let cut = split_point(children.len(), at + 1);
-            let moved = children.split_off(cut);
-            let split = Some(Child {
-                low: Arc::clone(&moved.at(0).low),
-                weight: sum(moved.iter().map(|child| child.weight)),
-                node: Arc::new(Node::Inner(moved)),
-            });
+            let split = Some(Child::of_children(children.split_off(cut)));
             Inserted { old, split }
         }
     }
@@ -371,13 +397,10 @@ fn insert_in_leaf<T: Item>(items: &mut Slots<T>, item: T) -> Inserted<T> {
         };
     }
     let cut = split_point(items.len(), at);
-    let moved = items.split_off(cut);
-    let split = Some(Child {
-        low: Arc::clone(moved.at(0).sort_key()),
-        weight: sum(moved.iter().map(Item::weight)),
-        node: Arc::new(Node::Leaf(moved)),
-    });
-    Inserted { old: None, split }
+    Inserted {
+        old: None,
+        split: Some(Child::of_items(items.split_off(cut))),
+    }
 }
 
 /// Returns the position at which a node that is too wide is split: at its end if it grows there, as
@@ -396,8 +419,8 @@ fn modify<T: Item, R>(
     key: &[u8],
     change: impl FnOnce(&mut T) -> R,
 ) -> Modified<R> {
-    match Arc::make_mut(node) {
-        Node::Leaf(items) => {
+    match &mut Arc::make_mut(node).content {
+        Content::Leaf(items) => {
             let at = items.find(key).expect("the caller has found the key");
             let item = items.at_mut(at);
             let old = item.weight();
@@ -405,7 +428,7 @@ fn modify<T: Item, R>(
             let new = item.weight();
             Modified { result, old, new }
         }
-        Node::Inner(children) => {
+        Content::Inner(children) => {
             let at = child_of(children, key);
             let child = children.at_mut(at);
             let modified = modify(&mut child.node, key, change);
@@ -418,12 +441,12 @@ fn modify<T: Item, R>(
 
 /// Removes the item with a key that the tree has.
 fn remove<T: Item>(node: &mut Arc<Node<T>>, key: &[u8]) -> T {
-    match Arc::make_mut(node) {
-        Node::Leaf(items) => {
+    match &mut Arc::make_mut(node).content {
+        Content::Leaf(items) => {
             let at = items.find(key).expect("the caller has found the key");
             items.remove(at)
         }
-        Node::Inner(children) => {
+        Content::Inner(children) => {
             let at = child_of(children, key);
             let child = children.at_mut(at);
             let old = remove(&mut child.node, key);
@@ -443,26 +466,19 @@ fn merge<T: Item>(children: &mut Slots<Child<T>>, thin: usize) {
     let right = children.remove(left + 1);
     let kept = children.at_mut(left);
     kept.weight += right.weight;
-    let right_node = Arc::unwrap_or_clone(right.node);
-    let split = match (Arc::make_mut(&mut kept.node), right_node) {
-        (Node::Leaf(items), Node::Leaf(more)) => {
+    let right = Arc::unwrap_or_clone(right.node);
+    let left_content = &mut Arc::make_mut(&mut kept.node).content;
+    let split = match (left_content, right.content) {
+        (Content::Leaf(items), Content::Leaf(more)) => {
             items.append(more);
-            even_out(items).map(|moved| Child {
-                low: Arc::clone(moved.at(0).sort_key()),
-                weight: sum(moved.iter().map(Item::weight)),
-                node: Arc::new(Node::Leaf(moved)),
-            })
+            even_out(items).map(Child::of_items)
         }
-        (Node::Inner(items), Node::Inner(mut more)) => {
+        (Content::Inner(items), Content::Inner(mut more)) => {
             // The first child of the right node is no longer a first child, so its bound is read
             // from now on.
-            more.at_mut(0).low = right.low;
+            Arc::make_mut(&mut more.at_mut(0).node).low = right.low;
             items.append(more);
-            even_out(items).map(|moved| Child {
-                low: Arc::clone(&moved.at(0).low),
-                weight: sum(moved.iter().map(|child| child.weight)),
-                node: Arc::new(Node::Inner(moved)),
-            })
+            even_out(items).map(Child::of_children)
         }
         _ => unreachable!("all leaves of a tree have the same depth"),
     };
@@ -481,10 +497,14 @@ fn sum(weights: impl Iterator<Item = Weight>) -> Weight {
 }
 
 impl<T> Node<T> {
+    fn root(content: Content<T>) -> Self {
+        Self { low: None, content }
+    }
+
     fn len(&self) -> usize {
-        match self {
-            Self::Leaf(items) => items.len(),
-            Self::Inner(children) => children.len(),
+        match &self.content {
+            Content::Leaf(items) => items.len(),
+            Content::Inner(children) => children.len(),
         }
     }
 }

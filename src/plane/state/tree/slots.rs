@@ -107,18 +107,18 @@ impl<E: Keyed> Slots<E> {
         before: impl Fn(&Slot<E>, u64, &[u8]) -> bool,
     ) -> usize {
         let slots = &self.slots[from..];
-        let Some(first) = slots.first() else {
+        let (start, rest) = key.split_at(self.common.min(key.len()));
+        let head = head(rest);
+        let rank = slots.partition_point(|slot| before(slot, head, key));
+        // All keys have the common bytes. They are read of a key that the caller reads next, as a
+        // rule: that of the child where the search goes on.
+        let Some(near) = slots.get(rank.saturating_sub(1)) else {
             return 0;
         };
-        let common = &first.element.key()[..self.common];
-        let (start, rest) = key.split_at(self.common.min(key.len()));
-        match start.cmp(common) {
+        match start.cmp(&near.element.key()[..self.common]) {
             Ordering::Less => 0,
             Ordering::Greater => slots.len(),
-            Ordering::Equal => {
-                let head = head(rest);
-                slots.partition_point(|slot| before(slot, head, key))
-            }
+            Ordering::Equal => rank,
         }
     }
 

@@ -67,8 +67,9 @@ fn check(tree: &Tree<Word>, model: &Model) {
 /// Asserts the widths, weights and bounds of every node. Returns the depth.
 fn shape(node: &Node<Word>, weight: Weight, is_root: bool) -> usize {
     assert!(node.len() <= WIDTH_MAX);
-    match node {
-        Node::Leaf(items) => {
+    assert!(is_root || node.low.is_some());
+    match &node.content {
+        Content::Leaf(items) => {
             assert!(is_root || items.len() > 0);
             for (at, item) in items.iter().enumerate() {
                 assert_eq!(items.find(&item.key), Some(at));
@@ -78,11 +79,11 @@ fn shape(node: &Node<Word>, weight: Weight, is_root: bool) -> usize {
             assert_eq!(sum(items.iter().map(Item::weight)), weight);
             1
         }
-        Node::Inner(children) => {
+        Content::Inner(children) => {
             assert!(!is_root || children.len() > 1);
             assert_eq!(sum(children.iter().map(|c| c.weight)), weight);
             for child in children.iter().skip(1) {
-                assert!(*child.low <= **first_key(&child.node));
+                assert!(*child.key() <= **first_key(&child.node));
             }
             let depths: Vec<_> = children
                 .iter()
@@ -205,9 +206,9 @@ fn a_sorted_load_fills_its_leaves() {
     let mut leaves = 0;
     let mut nodes = vec![Arc::clone(&tree.root)];
     while let Some(node) = nodes.pop() {
-        match &*node {
-            Node::Leaf(_) => leaves += 1,
-            Node::Inner(children) => nodes.extend(children.iter().map(|c| Arc::clone(&c.node))),
+        match &node.content {
+            Content::Leaf(_) => leaves += 1,
+            Content::Inner(children) => nodes.extend(children.iter().map(|c| Arc::clone(&c.node))),
         }
     }
     assert_eq!(leaves, 100);
