@@ -20,16 +20,10 @@ impl Key {
     /// Returns the key of an object. `namespace` is `None` for cluster-scoped resources.
     #[must_use]
     pub fn new(group: &str, resource: &str, namespace: Option<&str>, name: &str) -> Self {
-        let mut bytes = Vec::with_capacity(
-            group.len() + resource.len() + namespace.map_or(0, |n| n.len() + 1) + name.len() + 2,
-        );
-        push_part(&mut bytes, group);
-        push_part(&mut bytes, resource);
-        if let Some(namespace) = namespace {
-            push_part(&mut bytes, namespace);
-        }
-        bytes.extend_from_slice(name.as_bytes());
-        Self(bytes.into())
+        Self(match namespace {
+            Some(namespace) => joined(&[group, resource, namespace, name]),
+            None => joined(&[group, resource, name]),
+        })
     }
 
     /// Returns the key with these bytes, if they have the form of one.
@@ -95,7 +89,7 @@ impl Prefix {
     /// Returns the prefix of all objects of a resource.
     #[must_use]
     pub fn resource(group: &str, resource: &str) -> Self {
-        Self::of_parts(&[group, resource])
+        Self(joined(&[group, resource, ""]))
     }
 
     /// Returns whether this is the prefix of all objects of the given resource.
@@ -107,22 +101,13 @@ impl Prefix {
     /// Returns the prefix of all objects of a resource in one namespace.
     #[must_use]
     pub fn namespaced(group: &str, resource: &str, namespace: &str) -> Self {
-        Self::of_parts(&[group, resource, namespace])
+        Self(joined(&[group, resource, namespace, ""]))
     }
 
     /// Returns whether this is the prefix of all objects of the given resource in the namespace.
     #[must_use]
     pub fn is_namespaced(&self, group: &str, resource: &str, namespace: &str) -> bool {
         self.has_parts(&[group, resource, namespace])
-    }
-
-    fn of_parts(parts: &[&str]) -> Self {
-        let length = parts.iter().map(|part| part.len() + 1).sum();
-        let mut bytes = Vec::with_capacity(length);
-        for part in parts {
-            push_part(&mut bytes, part);
-        }
-        Self(bytes.into())
     }
 
     fn has_parts(&self, parts: &[&str]) -> bool {
@@ -135,9 +120,8 @@ impl Prefix {
     /// Returns the prefix of the objects of this resource in one namespace.
     #[must_use]
     pub fn namespace(&self, namespace: &str) -> Self {
-        let mut bytes = self.of_resource().to_vec();
-        push_part(&mut bytes, namespace);
-        Self(bytes.into())
+        let parts = [self.of_resource(), namespace.as_bytes(), &b"/"[..]];
+        Self(parts.concat().into())
     }
 
     /// Returns the prefix as bytes.
@@ -186,9 +170,9 @@ pub(crate) fn resource_len(bytes: &[u8]) -> usize {
     bytes.len()
 }
 
-fn push_part(bytes: &mut Vec<u8>, part: &str) {
-    bytes.extend_from_slice(part.as_bytes());
-    bytes.push(b'/');
+/// Returns these parts with `/` between them.
+fn joined(parts: &[&str]) -> Arc<[u8]> {
+    parts.join("/").into_bytes().into()
 }
 
 impl Borrow<[u8]> for Key {
@@ -242,6 +226,13 @@ mod tests {
         assert!(!namespaced.is_namespaced("apps", "deployments", "n"));
         assert!(!namespaced.is_resource("apps", "deployments"));
         assert!(!Prefix::namespaced("apps", "deployments", "n").contains(&key));
+        let (whole, in_ns) = (key.resource_prefix(), Prefix::namespaced("a", "b", "ns"));
+        assert_eq!(whole, Prefix::resource("apps", "deployments"));
+        assert_eq!(
+            (in_ns.as_bytes(), in_ns.of_resource()),
+            (&b"a/b/ns/"[..], &b"a/b/"[..])
+        );
+        assert_eq!(Prefix::resource("a", "b").namespace("ns"), in_ns);
 
         let key = Key::new("", "namespaces", None, "default");
         assert_eq!(key.as_bytes(), b"/namespaces/default");
