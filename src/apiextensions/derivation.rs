@@ -75,7 +75,7 @@ impl CustomKinds {
 
 impl Derivation for CustomKinds {
     fn covers(&self, key: &Key) -> bool {
-        key.resource() == definition::RESOURCE && key.group() == definition::GROUP
+        key.is_of(definition::GROUP, definition::RESOURCE)
     }
 
     fn row(&self, source: &Source<'_>) -> Option<Row> {

@@ -51,6 +51,15 @@ impl Key {
         self.text().split('/').nth(1).unwrap_or_default()
     }
 
+    /// Returns whether the object is of this resource of storage.
+    #[must_use]
+    pub fn is_of(&self, group: &str, resource: &str) -> bool {
+        let rest = self.0.strip_prefix(group.as_bytes());
+        let rest = rest.and_then(|rest| rest.strip_prefix(b"/"));
+        let rest = rest.and_then(|rest| rest.strip_prefix(resource.as_bytes()));
+        rest.is_some_and(|rest| rest.starts_with(b"/"))
+    }
+
     /// Returns the part behind the resource: `<namespace>/<name>` or `<name>`.
     #[must_use]
     pub fn rest(&self) -> &str {
@@ -216,9 +225,9 @@ mod tests {
         assert_eq!((key.group(), key.resource()), ("apps", "deployments"));
         assert_eq!((key.namespace(), key.name()), (Some("ns"), "web"));
         assert!(key.resource_prefix().contains(&key));
-        assert!(key.resource_prefix().is_resource("apps", "deployments"));
+        assert!(key.is_of("apps", "deployments"));
         for (group, resource) in [("apps", "deployment"), ("app", "deployments"), ("", "apps")] {
-            assert!(!key.resource_prefix().is_resource(group, resource));
+            assert!(!key.is_of(group, resource));
         }
         let namespaced = Prefix::namespaced("apps", "deployments", "ns");
         assert!(namespaced.contains(&key) && namespaced == key.resource_prefix().namespace("ns"));
@@ -238,6 +247,7 @@ mod tests {
         assert_eq!(key.as_bytes(), b"/namespaces/default");
         assert_eq!((key.namespace(), key.name()), (None, "default"));
         assert_eq!(key.rest(), "default");
+        assert!(key.is_of("", "namespaces") && !key.is_of("", ""));
     }
 
     #[test]

@@ -175,11 +175,7 @@ pub(crate) struct Context {
 impl Context {
     /// Returns whether an object with this key can have rows in an index.
     fn is_indexed(&self, key: &Key) -> bool {
-        if self.indexes.is_empty() {
-            return false;
-        }
-        let resource = key.resource_prefix();
-        self.indexes.iter().any(|index| index.covers(&resource))
+        self.indexes.iter().any(|index| index.covers(key))
     }
 }
 
@@ -359,10 +355,9 @@ impl Root {
         if context.indexes.is_empty() {
             return;
         }
-        let resource = entry.key().resource_prefix();
         let object = self.object(entry);
         for (map, index) in self.indexes.iter_mut().zip(&*context.indexes) {
-            if !index.covers(&resource) {
+            if !index.covers(entry.key()) {
                 continue;
             }
             let rows = index.rows(entry.key(), &object.body());

@@ -26,8 +26,8 @@ pub(crate) fn of(cut: &Snapshot) -> Option<&PlaneSummary> {
 
 impl Summarize for PlaneSummaries {
     fn covers(&self, key: &Key) -> bool {
-        RbacResource::of(key.group(), key.resource()).is_some()
-            || FlowResource::of(key.group(), key.resource()).is_some()
+        let (group, resource) = (key.group(), key.resource());
+        RbacResource::of(group, resource).is_some() || FlowResource::of(group, resource).is_some()
     }
 
     fn empty(&self) -> Summary {

@@ -10,7 +10,7 @@ use polyplane_apimachinery::json::{Limits, parse};
 use polyplane_apimachinery::quantity::Quantity;
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Str, Value};
-use polyplane_plane::{Index, IndexRow, Key, Prefix};
+use polyplane_plane::{Index, IndexRow, Key};
 use std::collections::BTreeMap;
 
 /// The thousandths of one.
@@ -327,7 +327,7 @@ fn beginning_of(namespace: &str, letter: u8) -> Vec<u8> {
 }
 
 fn is_quota(key: &Key) -> bool {
-    (key.group(), key.resource()) == ("", "resourcequotas")
+    key.is_of("", "resourcequotas")
 }
 
 /// The index with what the objects of each namespace take, and with the specs of its quotas.
@@ -335,12 +335,12 @@ fn is_quota(key: &Key) -> bool {
 pub(crate) struct UsageIndex;
 
 impl Index for UsageIndex {
-    fn covers(&self, resource: &Prefix) -> bool {
-        resource.is_resource("", "resourcequotas")
-            || resource.is_resource("resource.k8s.io", "resourceclaims")
+    fn covers(&self, key: &Key) -> bool {
+        is_quota(key)
+            || key.is_of("resource.k8s.io", "resourceclaims")
             || [Kind::Pods, Kind::Claims, Kind::Services]
                 .iter()
-                .any(|kind| resource.is_resource("", kind.resource()))
+                .any(|kind| key.is_of("", kind.resource()))
     }
 
     fn rows(&self, key: &Key, body: &[u8]) -> Vec<IndexRow> {

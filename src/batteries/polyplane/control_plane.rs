@@ -11,7 +11,7 @@ use polyplane_apimachinery::names;
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Str, Value, json};
-use polyplane_plane::{Index, IndexId, IndexRow, Key, Prefix};
+use polyplane_plane::{Index, IndexId, IndexRow, Key};
 use polyplane_registry::strategy::{Context, age};
 use polyplane_registry::{Strategy, metadata};
 
@@ -36,8 +36,8 @@ const ID_LETTERS: usize = 20;
 pub struct PlaneIds;
 
 impl Index for PlaneIds {
-    fn covers(&self, resource: &Prefix) -> bool {
-        resource.is_resource(GROUP, RESOURCE)
+    fn covers(&self, key: &Key) -> bool {
+        key.is_of(GROUP, RESOURCE)
     }
 
     fn rows(&self, _key: &Key, body: &[u8]) -> Vec<IndexRow> {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::key::{Key, Prefix};
+use crate::key::Key;
 use crate::state::tree::{Item, Tree, Weight};
 
 /// The number of an index: its position in the list that the plane was opened with.
@@ -29,9 +29,9 @@ pub struct IndexRow {
 /// inside the sequencer. Planes that show the same layer share the rows of its templates as far as
 /// these do not depend on uids, times and the plane's record.
 pub trait Index: Send + Sync + 'static {
-    /// Returns whether objects of a resource can have rows at all. If not, the plane never computes
-    /// their rows.
-    fn covers(&self, resource: &Prefix) -> bool;
+    /// Returns whether objects of the key's resource can have rows at all. If not, the plane never
+    /// computes their rows.
+    fn covers(&self, key: &Key) -> bool;
 
     /// Returns the rows of one object. The body may lack `resourceVersion`.
     fn rows(&self, key: &Key, body: &[u8]) -> Vec<IndexRow>;

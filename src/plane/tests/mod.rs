@@ -313,8 +313,8 @@ impl CommitGuard for TestGuard {
 struct ByLabel;
 
 impl Index for ByLabel {
-    fn covers(&self, resource: &Prefix) -> bool {
-        *resource == configmaps()
+    fn covers(&self, key: &Key) -> bool {
+        configmaps().contains(key)
     }
 
     fn rows(&self, _key: &Key, body: &[u8]) -> Vec<IndexRow> {

@@ -10,7 +10,7 @@ use polyplane_apimachinery::json::scan::{self, Scanned};
 use polyplane_apimachinery::quote::quote;
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Str, Value, json};
-use polyplane_plane::{Claim, Index, IndexId, IndexRow, Key, Prefix, Snapshot};
+use polyplane_plane::{Claim, Index, IndexId, IndexRow, Key, Snapshot};
 use polyplane_registry::metadata;
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -32,8 +32,8 @@ pub fn names_index() -> IndexId {
 pub struct AcceptedNames;
 
 impl Index for AcceptedNames {
-    fn covers(&self, resource: &Prefix) -> bool {
-        resource.is_resource(definition::GROUP, definition::RESOURCE)
+    fn covers(&self, key: &Key) -> bool {
+        key.is_of(definition::GROUP, definition::RESOURCE)
     }
 
     // A definition may have megabytes, and its writes are put into the index one after the other: each part is walked

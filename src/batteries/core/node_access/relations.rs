@@ -6,7 +6,7 @@ use bytes::Bytes;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::json::scan::{Scanned, find};
 use polyplane_apimachinery::json::{self, Limits};
-use polyplane_plane::{Index, IndexId, IndexRow, Key, ObjectRef, Prefix, Snapshot};
+use polyplane_plane::{Index, IndexId, IndexRow, Key, ObjectRef, Snapshot};
 
 /// The position of [`NodeRelations`] among the indexes of a plane.
 pub(super) const RELATIONS: IndexId = IndexId(1);
@@ -20,8 +20,8 @@ const SECRET: u8 = b's';
 pub struct NodeRelations;
 
 impl Index for NodeRelations {
-    fn covers(&self, resource: &Prefix) -> bool {
-        resource.is_resource("", "pods") || resource.is_resource("", "persistentvolumes")
+    fn covers(&self, key: &Key) -> bool {
+        key.is_of("", "pods") || key.is_of("", "persistentvolumes")
     }
 
     fn rows(&self, key: &Key, body: &[u8]) -> Vec<IndexRow> {

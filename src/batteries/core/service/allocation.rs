@@ -9,7 +9,7 @@ use super::{cluster_ips, ip_families as families};
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::status::{ApiError, Qualified, Reason};
 use polyplane_apimachinery::{Value, json};
-use polyplane_plane::{Claim, Index, IndexId, IndexRow, Key, Prefix, Snapshot};
+use polyplane_plane::{Claim, Index, IndexId, IndexRow, Key, Snapshot};
 use polyplane_registry::request::options::Persistence;
 use polyplane_registry::strategy::{Allocation, Context};
 use std::collections::BTreeSet;
@@ -28,8 +28,8 @@ pub(super) const FULL: &str = "range is full";
 pub struct NodePorts;
 
 impl Index for NodePorts {
-    fn covers(&self, resource: &Prefix) -> bool {
-        resource.is_resource("", "services")
+    fn covers(&self, key: &Key) -> bool {
+        key.is_of("", "services")
     }
 
     fn rows(&self, _: &Key, body: &[u8]) -> Vec<IndexRow> {
@@ -384,6 +384,6 @@ mod tests {
         let values: Vec<&[u8]> = rows.iter().map(|row| &row.value[..]).collect();
         assert_eq!(values, [30001u16.to_be_bytes(), 30002u16.to_be_bytes()]);
         assert!(NodePorts.rows(&key, b"{").is_empty());
-        assert!(NodePorts.covers(&Prefix::resource("", "services")));
+        assert!(NodePorts.covers(&key));
     }
 }

@@ -144,11 +144,10 @@ impl Set {
             left: Vec::new(),
         };
         for entry in resources.entries() {
-            let resource = entry.key().resource_prefix();
             let Some(template) = entry.as_template() else {
                 continue;
             };
-            if !indexes.iter().any(|index| index.covers(&resource)) {
+            if !indexes.iter().any(|index| index.covers(entry.key())) {
                 continue;
             }
             let mut names = template.param_names().peekable();
@@ -240,11 +239,10 @@ fn rows(
     indexes: &[Arc<dyn Index>],
     params: &[(&Str, &[u8])],
 ) -> Option<Vec<Vec<IndexRow>>> {
-    let resource = key.resource_prefix();
     let of = |sample: &Sample| -> Option<Vec<Vec<IndexRow>>> {
         let body = template.sample(sample.uid, sample.time, params)?;
         let rows = |index: &Arc<dyn Index>| {
-            if index.covers(&resource) {
+            if index.covers(key) {
                 index.rows(key, &body)
             } else {
                 Vec::new()

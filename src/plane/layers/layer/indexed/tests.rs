@@ -7,7 +7,6 @@ use bytes::Bytes;
 use proptest::prelude::*;
 
 use super::*;
-use crate::key::Prefix;
 use crate::layers::chain::Chain;
 use crate::layers::layer::{Layer, LayerObject};
 use crate::layers::template_values::{RenderCache, TemplateInputs, uid_seed};
@@ -25,8 +24,8 @@ use crate::{Flags, NewObject};
 struct Words(AtomicUsize);
 
 impl Index for Words {
-    fn covers(&self, resource: &Prefix) -> bool {
-        *resource == Prefix::resource("", "configmaps")
+    fn covers(&self, key: &Key) -> bool {
+        key.is_of("", "configmaps")
     }
 
     fn rows(&self, _key: &Key, body: &[u8]) -> Vec<IndexRow> {
