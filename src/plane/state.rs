@@ -185,7 +185,8 @@ pub(crate) struct Root {
     pub(crate) resources: Resources,
     /// The values that turn the templates in the root into objects.
     pub(crate) template_values: Arc<TemplateValues>,
-    indexes: Vec<IndexMap>,
+    /// Shared with the roots before and after it, because few writes change an index.
+    indexes: Arc<[IndexMap]>,
     /// The definitions that follow from the objects in the root; `None` in most planes.
     pub(crate) overlay: Option<Arc<Overlay>>,
     /// What is summarized of the objects in the root, if anything is.
@@ -205,7 +206,7 @@ impl Root {
     pub(crate) fn of_layers(template_values: Arc<TemplateValues>, context: &Context) -> Self {
         let mut root = Self {
             resources: template_values.chain().resources(),
-            indexes: vec![IndexMap::default(); context.indexes.len()],
+            indexes: vec![IndexMap::default(); context.indexes.len()].into(),
             overlay: None,
             summary: context.summarizer.empty(),
             head: template_values.birth().end_of_revision(),
@@ -237,7 +238,7 @@ impl Root {
 
     /// Computes all index rows and the summary from scratch.
     pub(crate) fn index_all(&mut self, context: &Context) {
-        self.indexes = vec![IndexMap::default(); context.indexes.len()];
+        self.indexes = vec![IndexMap::default(); context.indexes.len()].into();
         self.summary = context.summarizer.empty();
         let shared = self.resources.clone();
         for entry in shared.entries() {
@@ -352,15 +353,12 @@ impl Root {
     }
 
     fn index(&mut self, entry: &Arc<Entry>, context: &Context, change: IndexUpdate) {
-        if context.indexes.is_empty() {
-            return;
-        }
-        let object = self.object(entry);
-        for (map, index) in self.indexes.iter_mut().zip(&*context.indexes) {
+        for (at, index) in context.indexes.iter().enumerate() {
             if !index.covers(entry.key()) {
                 continue;
             }
-            let rows = index.rows(entry.key(), &object.body());
+            let rows = index.rows(entry.key(), &self.object(entry).body());
+            let map = &mut Arc::make_mut(&mut self.indexes)[at];
             match change {
                 IndexUpdate::Add => map.add(entry.key(), rows),
                 IndexUpdate::Subtract => map.subtract(rows),

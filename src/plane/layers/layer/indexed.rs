@@ -54,7 +54,7 @@ struct Sample {
 /// The shared part of a new plane's root.
 pub(crate) struct Start {
     /// The shared rows, by index.
-    pub(crate) maps: Vec<IndexMap>,
+    pub(crate) maps: Arc<[IndexMap]>,
     /// The templates whose rows are not in the shared maps.
     pub(crate) left: Arc<[Arc<Entry>]>,
     /// The shared summary, and the templates that it lacks.
@@ -95,7 +95,7 @@ struct Set {
 
 #[derive(Clone)]
 struct StoredMaps {
-    maps: Vec<IndexMap>,
+    maps: Arc<[IndexMap]>,
     left: Arc<[Arc<Entry>]>,
 }
 
@@ -197,8 +197,10 @@ impl Set {
                 None => left.push(Arc::clone(entry)),
             }
         }
-        let left = left.into();
-        let kept = StoredMaps { maps, left };
+        let kept = StoredMaps {
+            maps: maps.into(),
+            left: left.into(),
+        };
         if self.by_values.len() >= VALUES_MAX {
             self.by_values.remove(0);
         }
