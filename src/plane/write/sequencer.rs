@@ -374,7 +374,7 @@ impl Sequencer {
 
     /// Returns the number of writes at the front of the queue that make the next part.
     fn fitting(&self, budget: Budget, alone: bool, bytes_max: usize) -> usize {
-        let mut keys: HashSet<&Key> = HashSet::new();
+        let mut keys: HashSet<&Key> = HashSet::with_capacity(self.queue.len().min(budget.ops));
         let mut bytes = 0;
         // The head record counts as one operation from the start.
         let mut ops = 1;
@@ -385,10 +385,9 @@ impl Sequencer {
             let fits = bytes + write.bytes <= bytes_max
                 && ops + write.ops() <= budget.ops
                 && indexes + write.indexes() <= budget.indexes;
-            let repeats = write
-                .operations
-                .iter()
-                .any(|operation| keys.contains(operation.key()));
+            // No write has a key twice.
+            let mut of_write = write.operations.iter().map(QueuedOperation::key);
+            let repeats = of_write.any(|key| !keys.insert(key));
             if !fits || repeats || at >= budget.writes || ((alone || big) && at > 0) {
                 return at;
             }
@@ -396,12 +395,11 @@ impl Sequencer {
             bytes += write.bytes;
             ops += write.ops();
             indexes += write.indexes();
-            keys.extend(write.operations.iter().map(QueuedOperation::key));
         }
         self.queue.len()
     }
 
-    /// Records that a part is durable and published.
+    /// Records that a part is durable and published, whose entries have bodies of so many bytes.
     ///
     /// The accepted state keeps the part's entries from before it was durable. Each refers to its
     /// durable form, and replacing them would copy a path of the tree for each.
@@ -409,12 +407,12 @@ impl Sequencer {
         &mut self,
         last: u64,
         published: &Root,
-        entries: &[Arc<Entry>],
+        bytes: usize,
         context: &Context,
     ) -> Wakeup {
         self.durable = self.durable.max(last);
         self.under_way = false;
-        self.landed_bytes += entries.iter().map(|entry| entry.body_len()).sum::<usize>();
+        self.landed_bytes += bytes;
         if self.queue.is_empty() {
             self.share = 0;
         }

@@ -22,7 +22,7 @@ use crate::history::watch::Ended;
 use crate::key::Prefix;
 use crate::plane::Plane;
 use crate::state::Root;
-use crate::state::entry::{Entry, Versions};
+use crate::state::entry::Versions;
 use crate::state::overlay::Derive;
 use crate::version::Version;
 use crate::write::committer::{CommitPart, encode};
@@ -47,7 +47,8 @@ struct Landing {
     events: Vec<Arc<Event>>,
     /// The resources whose definitions the events change, each with the version of the change.
     defined: Vec<(Prefix, Version)>,
-    entries: Vec<Arc<Entry>>,
+    /// Bytes of the bodies of its entries.
+    bytes: usize,
     answers: Vec<Committed>,
 }
 
@@ -85,7 +86,7 @@ impl Plane {
         let wakeup = self
             .sequencer()
             .lock()
-            .landed(last, &published, &landing.entries, context);
+            .landed(last, &published, landing.bytes, context);
         for (write, answer) in part.writes.into_iter().zip(landing.answers) {
             write.answer(Ok(answer));
         }
@@ -390,9 +391,9 @@ impl Plane {
         let context = self.context();
         let before = self.published();
         let mut root = (*before).clone();
-        let mut events = Vec::new();
+        let mut events = Vec::with_capacity(part.writes.len());
         let mut defined = Vec::new();
-        let mut entries = Vec::new();
+        let mut bytes = 0;
         let mut answers = Vec::with_capacity(part.writes.len());
         let mut index = part.index;
         for write in &part.writes {
@@ -415,7 +416,7 @@ impl Plane {
                         let created = created.unwrap_or(version);
                         let durable =
                             entry.made_durable(Versions { version, created }, &context.interner);
-                        entries.push(Arc::clone(&durable));
+                        bytes += durable.body_len();
                         let old = root.put(Arc::clone(&durable), context);
                         (old, Some(durable))
                     }
@@ -451,7 +452,7 @@ impl Plane {
             root,
             events,
             defined,
-            entries,
+            bytes,
             answers,
         }
     }
