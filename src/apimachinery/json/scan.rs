@@ -9,16 +9,12 @@ use std::ops::Range;
 /// Returns the range of the value at `path`, a chain of member names; `None` if a member is
 /// missing.
 pub fn find(bytes: &[u8], path: &[&str]) -> Option<Range<usize>> {
-    let mut range = 0..bytes.len();
+    let mut start = 0;
     for name in path {
-        let offset = range.start;
-        let (_, value) = members(&bytes[range]).find(|(key, _)| key_is(key, name))?;
-        range = offset + value.start..offset + value.end;
+        // Not to the end of the value: that would be a second walk over all that lies in it.
+        start += members(&bytes[start..]).start_of(name)?;
     }
-    if path.is_empty() {
-        range.end = value_end(bytes, 0)?;
-    }
-    Some(range)
+    Some(start..value_end(bytes, start)?)
 }
 
 /// Returns the text of the string at `path`, a chain of member names; `None` if there is no string.
@@ -137,10 +133,9 @@ pub struct Members<'a> {
     at: usize,
 }
 
-impl<'a> Iterator for Members<'a> {
-    type Item = (&'a [u8], Range<usize>);
-
-    fn next(&mut self) -> Option<Self::Item> {
+impl<'a> Members<'a> {
+    /// Returns the next raw key and where its value starts. The caller moves behind the value.
+    fn next_key(&mut self) -> Option<(&'a [u8], usize)> {
         if self.bytes.get(self.at) == Some(&b',') {
             self.at += 1;
         }
@@ -150,10 +145,28 @@ impl<'a> Iterator for Members<'a> {
             self.at = self.bytes.len();
             return None;
         }
-        let start = key_end + 1;
-        let end = value_end(self.bytes, start)?;
-        self.at = end;
-        Some((&self.bytes[key_start..key_end], start..end))
+        Some((&self.bytes[key_start..key_end], key_end + 1))
+    }
+
+    /// Returns where the value of the member of this name starts.
+    fn start_of(mut self, name: &str) -> Option<usize> {
+        loop {
+            let (key, start) = self.next_key()?;
+            if key_is(key, name) {
+                return Some(start);
+            }
+            self.at = value_end(self.bytes, start)?;
+        }
+    }
+}
+
+impl<'a> Iterator for Members<'a> {
+    type Item = (&'a [u8], Range<usize>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (key, start) = self.next_key()?;
+        self.at = value_end(self.bytes, start)?;
+        Some((key, start..self.at))
     }
 }
 

@@ -196,6 +196,10 @@ proptest! {
         for (key, member) in value.as_object().into_iter().flat_map(|map| map.iter()) {
             let found = scan::find(&bytes, &[key]).expect("is a member");
             prop_assert_eq!(bytes[found].to_vec(), to_vec(member));
+            for (inner, value) in member.as_object().into_iter().flat_map(|map| map.iter()) {
+                let found = scan::find(&bytes, &[key, inner]).expect("is a member of it");
+                prop_assert_eq!(bytes[found].to_vec(), to_vec(value));
+            }
         }
     }
 }
