@@ -22,8 +22,7 @@ const MEMBERS: [(&str, &str); 2] = [
 
 /// Returns whether this is the config map.
 pub(crate) fn is_subject(key: &Key) -> bool {
-    let parts = (key.group(), key.resource(), key.namespace(), key.name());
-    parts == ("", RESOURCE, Some(NAMESPACE), NAME)
+    key.is_of("", RESOURCE) && (key.namespace(), key.name()) == (Some(NAMESPACE), NAME)
 }
 
 /// Returns whether the config map is the plane's own copy. That of the layer, which shows what the plane

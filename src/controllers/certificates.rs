@@ -169,7 +169,7 @@ fn kubelet_usages(usages: &[&str], role: &str) -> Result<(), String> {
 
 /// Returns whether a key is that of a request.
 pub(crate) fn is_request(key: &Key) -> bool {
-    key.group() == GROUP && key.resource() == RESOURCE
+    key.is_of(GROUP, RESOURCE)
 }
 
 /// Returns whether a write may have given work to the requests that nobody decided on: after a change of roles their

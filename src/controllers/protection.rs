@@ -72,8 +72,8 @@ impl Protected {
     }
 
     fn of(key: &Key) -> Option<Self> {
-        let is_it = |kind: &Self| (key.group(), key.resource()) == (kind.group(), kind.resource());
-        Self::ALL.into_iter().find(is_it)
+        let mut all = Self::ALL.into_iter();
+        all.find(|kind| key.is_of(kind.group(), kind.resource()))
     }
 
     fn objects(self) -> Prefix {
@@ -106,7 +106,7 @@ pub(crate) fn controller(key: &Key) -> Option<Controller> {
 /// Returns the objects that a write may have freed, or has left without their finalizer, beside those of [`freed`].
 pub(crate) fn touched(tenant: &Tenant, object: &ObjectRef, gone: bool) -> Vec<Key> {
     let key = object.key();
-    if key.group().is_empty() && key.resource() == "pods" {
+    if key.is_of("", "pods") {
         return claims_of_pod(tenant, object, gone);
     }
     let Some(kind) = Protected::of(key) else {
@@ -121,7 +121,7 @@ pub(crate) fn touched(tenant: &Tenant, object: &ObjectRef, gone: bool) -> Vec<Ke
 /// wait.
 pub(crate) fn freed(tenant: &Tenant, object: &ObjectRef, gone: bool) -> Option<ProtectedSet> {
     let key = object.key();
-    if (key.group(), key.resource()) == ("", "pods") {
+    if key.is_of("", "pods") {
         let ends = gone || object.flags().has(Flags::DELETING);
         let namespace = key.namespace()?;
         let may_free = ends || (has_claims(tenant, namespace) && unused::is_on(tenant));
@@ -136,8 +136,8 @@ pub(crate) fn freed(tenant: &Tenant, object: &ObjectRef, gone: bool) -> Option<P
         Protected::of(key),
         Some(Protected::Claim | Protected::Volume)
     );
-    let classes = Protected::AttributesClass.objects();
-    let may_free = names_classes && tenant.plane.snapshot().count(&classes) > 0;
+    let classes = Protected::AttributesClass;
+    let may_free = names_classes && tenant.plane.snapshot().count(&classes.objects()) > 0;
     may_free.then_some(ProtectedSet::AttributesClasses)
 }
 

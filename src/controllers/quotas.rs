@@ -14,6 +14,7 @@ use polyplane_apimachinery::{Str, Value};
 use polyplane_batteries::polyplane::controllers::{Controller, Controllers};
 use polyplane_plane::{Key, Prefix, Start};
 use polyplane_registry::{Tenant, Verb};
+use std::sync::LazyLock;
 use std::time::SystemTime;
 
 const ACTOR: Controller = Controller::ResourceQuota;
@@ -21,18 +22,22 @@ const RESOURCE: &str = "resourcequotas";
 /// The manager of fields that upstream's API server writes on its own account.
 const SERVER: &str = "kube-apiserver";
 
+static QUOTAS: LazyLock<Prefix> = LazyLock::new(|| Prefix::resource("", RESOURCE));
+
 /// Returns the namespace whose quotas a write may have changed.
 pub(crate) fn touched<'k>(tenant: &Tenant, key: &'k Key) -> Option<&'k str> {
     let namespace = key.namespace()?;
-    let quotas = Prefix::namespaced("", RESOURCE, namespace);
-    (tenant.plane.snapshot().count(&quotas) > 0).then_some(namespace)
+    let cut = tenant.plane.snapshot();
+    // Most planes have no quota at all, which takes no prefix of the namespace to see.
+    let has_quotas = cut.count(&QUOTAS) > 0 && cut.count(&QUOTAS.namespace(namespace)) > 0;
+    has_quotas.then_some(namespace)
 }
 
 /// Returns the namespaces of a plane that have quotas.
 pub(crate) fn namespaces(tenant: &Tenant) -> Vec<Str> {
     let cut = tenant.plane.snapshot();
     let mut namespaces: Vec<Str> = cut
-        .range(&Prefix::resource("", RESOURCE), Start::First)
+        .range(&QUOTAS, Start::First)
         .filter_map(|quota| Some(quota.key().namespace()?.into()))
         .collect();
     namespaces.dedup();
@@ -53,7 +58,7 @@ pub(crate) async fn count(
     let kinds = tenant.kinds();
     let row = tenant.base.stored("", RESOURCE);
     let row = row.ok_or_else(|| ApiError::internal("quotas are not served"))?;
-    for quota in cut.range(&Prefix::namespaced("", RESOURCE, namespace), Start::First) {
+    for quota in cut.range(&QUOTAS.namespace(namespace), Start::First) {
         let mut present = tree(&kinds, &quota)?;
         let mut status = quota_status(&cut, &present, now);
         if !runs_here {

@@ -55,8 +55,7 @@ fn says_whether_ready(cidr: &Value) -> bool {
 
 /// Returns whether a key is that of the ServiceCIDR.
 pub(crate) fn is_subject(key: &Key) -> bool {
-    let parts = (key.group(), key.resource(), key.name());
-    parts == ("networking.k8s.io", "servicecidrs", "kubernetes")
+    key.is_of("networking.k8s.io", "servicecidrs") && key.name() == "kubernetes"
 }
 
 /// Returns whether the ServiceCIDR may lack something.

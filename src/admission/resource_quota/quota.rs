@@ -9,7 +9,9 @@ use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::{Str, Value};
 use polyplane_plane::{Claim, IndexId, IndexValues, Prefix, Snapshot, Start};
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
+
+static QUOTAS: LazyLock<Prefix> = LazyLock::new(|| Prefix::resource("", "resourcequotas"));
 
 /// The resources that each container has to state if a quota limits them.
 const STATED: [&str; 6] = [
@@ -189,7 +191,11 @@ impl Quota {
     /// # Errors
     /// Returns 500 if one cannot be read.
     pub(super) fn of_namespace(cut: &Snapshot, namespace: &str) -> Result<Vec<Self>, ApiError> {
-        let prefix = Prefix::namespaced("", "resourcequotas", namespace);
+        // Most planes have no quota at all, which takes no prefix of the namespace to see.
+        if cut.count(&QUOTAS) == 0 {
+            return Ok(Vec::new());
+        }
+        let prefix = QUOTAS.namespace(namespace);
         let quotas = cut.range(&prefix, Start::First).map(|object| {
             let bytes = Bytes::copy_from_slice(spec(&object.body()));
             let tree = parse(&bytes, &Limits::default());
