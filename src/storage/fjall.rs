@@ -58,6 +58,7 @@ use std::time::Duration;
 pub use self::room::is_expected_record;
 
 use self::engine::Engine;
+use self::group::Compared;
 use self::queue::{Callers, Queue};
 use self::recovery::Failures;
 use self::room::{Dead, Room};
@@ -168,6 +169,7 @@ impl FjallStore {
             head,
             parts: writer::found_parts(head, now),
             dropped_bytes: 0,
+            compared: Compared::default(),
             wanted_floor: 0,
             hub: crate::watch::Hub::default(),
             zstd: zstd::bulk::Compressor::new(1).map_err(&io)?,

@@ -16,6 +16,12 @@ use crate::error::{CommitError, Rejection};
 use crate::store::{Committed, KeyValue, LeaseId, Op, Revision, StoreEvent, Txn};
 use crate::txn::{Stamp, holds};
 
+/// The stamps of keys that transactions have compared; `None` for an absent key. Nearly all compare the
+/// same few: the fence of their plane, and the key of their member.
+pub(super) type Compared = HashMap<Bytes, Option<Stamp>>;
+
+/// Keys whose stamps are remembered. There may be a hundred thousand fences.
+const COMPARED_MAX: usize = 1024;
 /// Bytes that an event takes beside its key and row.
 const EVENT_BYTES: usize = 16;
 
@@ -37,6 +43,9 @@ pub(super) struct Group {
     /// The rows that the group puts and removes, which the engine does not have yet. Only the last of a key's
     /// rows is written: all writes of a batch have one number, so two of one key have no order.
     rows: HashMap<Bytes, Touched>,
+    /// Of the state before the group, without the keys that it touches once it is finished. Goes back to the
+    /// writer when the group is durable, and is lost with a group that fails.
+    pub(super) compared: Compared,
     /// The events for watchers, by revision.
     pub(super) events: Vec<(Revision, Vec<StoreEvent>)>,
     pub(super) attached: Vec<(Bytes, Option<LeaseId>)>,
@@ -45,7 +54,7 @@ pub(super) struct Group {
 }
 
 impl Group {
-    pub(super) fn new(engine: &Engine, head: Head) -> Self {
+    pub(super) fn new(engine: &Engine, head: Head, compared: Compared) -> Self {
         Self {
             batch: Some(engine.batch()),
             head,
@@ -55,6 +64,7 @@ impl Group {
             logged: Vec::new(),
             dead_bytes: 0,
             rows: HashMap::new(),
+            compared,
             events: Vec::new(),
             attached: Vec::new(),
             ended: Vec::new(),
@@ -81,6 +91,7 @@ impl Group {
     pub(super) fn finish(&mut self, engine: &Engine) -> Batch {
         let mut batch = self.batch.take().unwrap_or_else(|| engine.batch());
         for (key, touched) in self.rows.drain() {
+            self.compared.remove(&key);
             let is_leased = touched.row.as_ref().is_some_and(|row| row.lease.is_some());
             if is_leased != touched.was_leased {
                 batch.lease(&key, is_leased);
@@ -226,11 +237,10 @@ impl Group {
     }
 }
 
-fn test(engine: &Engine, group: &Group, txn: &Txn) -> Result<(), CommitError> {
+fn test(engine: &Engine, group: &mut Group, txn: &Txn) -> Result<(), CommitError> {
     let mut failed = Vec::new();
     for (index, compare) in txn.compares.iter().enumerate() {
-        let found = newest(engine, group, compare.key())?;
-        if !holds(compare, found.map(|row| row.stamp)) {
+        if !holds(compare, newest_stamp(engine, group, compare.key())?) {
             failed.push(index);
         }
     }
@@ -250,6 +260,27 @@ fn test(engine: &Engine, group: &Group, txn: &Txn) -> Result<(), CommitError> {
         at: Revision(group.head.revision),
         found: found.collect::<Result<Vec<Option<KeyValue>>, CommitError>>()?,
     })
+}
+
+/// Returns the stamp of a key after the group's operations so far; `None` if the key is absent.
+fn newest_stamp(
+    engine: &Engine,
+    group: &mut Group,
+    key: &Bytes,
+) -> Result<Option<Stamp>, CommitError> {
+    if let Some(touched) = group.rows.get(key) {
+        return Ok(touched.row.as_ref().map(|row| row.stamp));
+    }
+    if let Some(stamp) = group.compared.get(key) {
+        return Ok(*stamp);
+    }
+    let stamp = newest(engine, group, key)?.map(|row| row.stamp);
+    if group.compared.len() >= COMPARED_MAX {
+        group.compared.clear();
+    }
+    // Copied, because the bytes may be a part of larger ones.
+    group.compared.insert(Bytes::copy_from_slice(key), stamp);
+    Ok(stamp)
 }
 
 /// Returns the row of a key after the group's operations so far.

@@ -238,6 +238,7 @@ impl Writer {
         let now = self.options.clock.now();
         self.parts = found_parts(head, now);
         self.head = head;
+        self.compared.clear();
         attach_again(&mut self.shared.leases.lock(), &opened, leased, now);
         self.shared.floor.fetch_max(head.floor, Ordering::SeqCst);
         self.shared

@@ -5,11 +5,15 @@ mod full;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use bytes::Bytes;
 
 use super::{FjallOptions, FjallStore};
-use crate::{History, KeyValue, Op, OpenError, RangeRequest, ReadError, Revision, Store, Txn};
+use crate::{
+    CommitError, Compare, History, KeyValue, Op, OpenError, RangeRequest, ReadError, Revision,
+    Store, Txn,
+};
 
 fn options() -> FjallOptions {
     FjallOptions {
@@ -275,5 +279,42 @@ async fn a_watch_from_the_head_on_opens_although_the_floor_passes_it_meanwhile()
     let mut watch = opened.expect("it misses nothing");
     let batch = watch.next().await.expect("an event");
     assert_eq!((batch.revision, batch.events.len()), (next.revision, 1));
+    store.close().await;
+}
+
+/// The writer remembers what it has compared.
+#[tokio::test]
+async fn a_compare_sees_every_change_since_the_one_before() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = open(folder.path());
+    let unchanged = |revision| Txn {
+        compares: vec![Compare::Unchanged {
+            key: "fence".into(),
+            revision,
+        }],
+        ..put("other", "x")
+    };
+    let lease = store.lease_grant(Duration::from_secs(3_600)).await;
+    let lease = lease.expect("a lease");
+    let mut known = Revision(0);
+    for leased in [None, None, Some(lease)] {
+        let mut txn = put("fence", "x");
+        if let Op::Put { lease, .. } = &mut txn.ops[0] {
+            *lease = leased;
+        }
+        let newer = store.commit(txn).await.expect("committed").revision;
+        let refused = store.commit(unchanged(known)).await;
+        let is_refused = matches!(refused, Err(CommitError::Refused { .. }));
+        assert!(is_refused, "{refused:?}");
+        known = newer;
+        for _ in 0..2 {
+            let committed = store.commit(unchanged(known)).await;
+            committed.expect("nobody has put it again");
+        }
+    }
+    store.lease_revoke(lease).await.expect("revoked");
+    let refused = store.commit(unchanged(known)).await;
+    let is_refused = matches!(refused, Err(CommitError::Refused { .. }));
+    assert!(is_refused, "{refused:?}");
     store.close().await;
 }

@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 
 use super::FjallOptions;
 use super::engine::{self, Engine, EngineError};
-use super::group::Group;
+use super::group::{Compared, Group};
 use super::record::Head;
 use super::recovery::Failures;
 use crate::embedded::jobs::{Command, Job, Work, reject};
@@ -75,6 +75,8 @@ pub(super) struct Writer {
     pub(super) parts: VecDeque<LogPart>,
     /// Approximate bytes of events below the floor that tables still hold.
     pub(super) dropped_bytes: u64,
+    /// What is known of compared keys; empty after an opening.
+    pub(super) compared: Compared,
     /// History below this was given up by a compaction.
     pub(super) wanted_floor: u64,
     pub(super) hub: Hub,
@@ -241,7 +243,7 @@ impl Writer {
         let Some(engine) = opened.as_ref() else {
             return false;
         };
-        let mut group = Group::new(engine, self.head);
+        let mut group = Group::new(engine, self.head, std::mem::take(&mut self.compared));
         self.trim(&mut group);
         drop(opened);
         self.write(group)
@@ -317,13 +319,14 @@ impl Writer {
             let why = self.shared.refusal();
             return reject(jobs, &Rejection::ReadOnly(why));
         };
-        let mut group = Group::new(engine, self.head);
+        let mut group = Group::new(engine, self.head, std::mem::take(&mut self.compared));
         for job in jobs {
             let result = self.prepare(engine, &mut group, &job.work);
             group.answers.push(job, result);
         }
         drop(opened);
         if group.is_unchanged() {
+            self.compared = group.compared;
             return group.answers.send();
         }
         if self.forgets(&group) {
@@ -385,6 +388,7 @@ impl Writer {
 
     pub(super) fn publish(&mut self, mut group: Group) {
         self.head = group.head;
+        self.compared = group.compared;
         self.shared.folder.acknowledge(self.head.revision);
         let mut leases = self.shared.leases.lock();
         leases.apply(group.attached, group.ended);
