@@ -68,6 +68,29 @@ async fn a_small_patch_of_a_large_object_is_refused_while_there_is_no_memory_for
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_short_patch_that_copies_much_counts_with_what_it_makes() {
+    let site = Site::open(Vec::new()).await;
+    let made = site.send(with_entries("short", 100, "")).await;
+    made.expect("the name is new");
+    let memory = Arc::clone(site.tenant.plane.memory());
+    // Each copies all before it.
+    let copies = (0..10).map(|at| {
+        let path = format!("/data/copy{at}");
+        format!(r#"{{"op":"copy","from":"/data","path":"{path}"}}"#)
+    });
+    let copies = copies.collect::<Vec<_>>().join(",");
+    let mut patch = of_client(Ask::patch("short", &format!("[{copies}]")));
+    patch.content_type = Some("application/json-patch+json");
+    let full = fill(&memory);
+    is_refused(site.send(patch.clone()).await);
+    drop(full);
+    let refused = site.send(patch).await;
+    let refused = refused.expect_err("entries are texts");
+    assert_ne!(refused.code, 429);
+    assert_eq!(memory.used(Share::Trees), 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_object_of_many_values_that_no_store_takes_is_refused_before_it_is_prepared() {
     let site = Site::open(Vec::new()).await;
     let value = "x".repeat(40);

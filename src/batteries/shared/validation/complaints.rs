@@ -50,7 +50,7 @@ pub fn one_of_if_set(errors: &mut Complaints, path: &Path<'_>, word: &Value, kno
     }
 }
 
-/// Complains about a list in which a wildcard is not the only item; `words` are what the items are.
+/// Complains about a list in which a wildcard is not the only item; `words` is what the text calls the items.
 pub fn lone_wildcard(
     errors: &mut Complaints,
     rule: &Value,

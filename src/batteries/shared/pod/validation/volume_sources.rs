@@ -301,7 +301,9 @@ mod tests {
     fn names_of_iscsi_nodes_have_three_forms() {
         for good in [
             "iqn.2001-04.com.example:storage.disk1",
+            "iqn:iqn.2001-04.com.example:x",
             "eui.0123456789ABCDEF",
+            "naa.0123456789ABCDEF0123456789ABCDEF",
         ] {
             assert_eq!(iscsi_name(good), None, "{good}");
         }
