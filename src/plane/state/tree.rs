@@ -14,6 +14,9 @@ use slots::{Keyed, Slot, Slots};
 /// Most items of a leaf, and most children of an inner node. Wider nodes make each copy of a path
 /// larger.
 const WIDTH_MAX: usize = 32;
+/// Fewest children of an inner node. An only child has no neighbour to be merged with, so a leaf would
+/// stay when its last item is removed.
+const CHILDREN_MIN: usize = 2;
 /// Width below which a node is merged with a neighbour. Without merging, deletes would leave a deep
 /// tree of thin nodes.
 const WIDTH_MIN: usize = 8;
@@ -63,9 +66,10 @@ pub(crate) struct Tree<T> {
 
 #[derive(Debug, Clone)]
 struct Node<T> {
-    /// Not above any key in the subtree, and above every key of the subtrees before it. No search
-    /// reads that of a node's first child, and a root needs none. It is not in [`Child`]: a copy of a
-    /// node would then have to count a second reference for each child.
+    /// Above every key of the subtrees before it, and not above any key in the subtree, unless that
+    /// is at the left edge of the tree: later keys there may be lower. No search reads the bound of a
+    /// node's first child, and a root needs none. It is not in [`Child`]: a copy of a node would then
+    /// have to count a second reference for each child.
     low: Option<Arc<[u8]>>,
     content: Content<T>,
 }
@@ -370,7 +374,7 @@ fn insert<T: Item>(node: &mut Arc<Node<T>>, item: T) -> Inserted<T> {
             if children.len() <= WIDTH_MAX {
                 return Inserted { old, split: None };
             }
-            let cut = split_point(children.len(), at + 1);
+            let cut = split_point(children.len(), at + 1, CHILDREN_MIN);
             let split = Some(Child::of_children(children.split_off(cut)));
             Inserted { old, split }
         }
@@ -396,18 +400,18 @@ fn insert_in_leaf<T: Item>(items: &mut Slots<T>, item: T) -> Inserted<T> {
             split: None,
         };
     }
-    let cut = split_point(items.len(), at);
+    let cut = split_point(items.len(), at, 1);
     Inserted {
         old: None,
         split: Some(Child::of_items(items.split_off(cut))),
     }
 }
 
-/// Returns the position at which a node that is too wide is split: at its end if it grows there, as
-/// in a sorted load, else in the middle.
-fn split_point(len: usize, grown_at: usize) -> usize {
+/// Returns the position at which a node that is too wide is split: in the middle, unless it grows at
+/// its end, as in a sorted load. Then the new node gets only the `least` that it must have.
+fn split_point(len: usize, grown_at: usize, least: usize) -> usize {
     if grown_at + 1 == len {
-        len - 1
+        len - least
     } else {
         len / 2
     }
@@ -473,10 +477,10 @@ fn merge<T: Item>(children: &mut Slots<Child<T>>, thin: usize) {
             items.append(more);
             even_out(items).map(Child::of_items)
         }
-        (Content::Inner(items), Content::Inner(mut more)) => {
+        (Content::Inner(items), Content::Inner(more)) => {
             // The first child of the right node is no longer a first child, so its bound is read
-            // from now on.
-            Arc::make_mut(&mut more.at_mut(0).node).low = right.low;
+            // from now on. It has the node's own: only at the left edge do the two differ.
+            debug_assert_eq!(more.at(0).node.low, right.low);
             items.append(more);
             even_out(items).map(Child::of_children)
         }

@@ -53,7 +53,7 @@ impl<E> Slots<E> {
         &self.slots[index].element
     }
 
-    /// Returns an element to change. Its key may change only if all elements are moved afterwards.
+    /// Returns an element to change. Its key must not change.
     pub(super) fn at_mut(&mut self, index: usize) -> &mut E {
         &mut self.slots[index].element
     }
@@ -110,8 +110,8 @@ impl<E: Keyed> Slots<E> {
         let (start, rest) = key.split_at(self.common.min(key.len()));
         let head = head(rest);
         let rank = slots.partition_point(|slot| before(slot, head, key));
-        // All keys have the common bytes. They are read of a key that the caller reads next, as a
-        // rule: that of the child where the search goes on.
+        // All keys have the common bytes, so any key will do. In an inner node this is the key of the
+        // child where the search goes on, unless that is the first child.
         let Some(near) = slots.get(rank.saturating_sub(1)) else {
             return 0;
         };

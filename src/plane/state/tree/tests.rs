@@ -1,6 +1,7 @@
 //! The tree behaves as a `BTreeMap`.
 
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
 
 use proptest::prelude::*;
 
@@ -80,10 +81,11 @@ fn shape(node: &Node<Word>, weight: Weight, is_root: bool) -> usize {
             1
         }
         Content::Inner(children) => {
-            assert!(!is_root || children.len() > 1);
+            assert!(children.len() > 1);
             assert_eq!(sum(children.iter().map(|c| c.weight)), weight);
-            for child in children.iter().skip(1) {
+            for (at, child) in children.iter().enumerate().skip(1) {
                 assert!(*child.key() <= **first_key(&child.node));
+                assert_eq!(children.not_above(1, child.key()), at);
             }
             let depths: Vec<_> = children
                 .iter()
@@ -92,6 +94,13 @@ fn shape(node: &Node<Word>, weight: Weight, is_root: bool) -> usize {
             assert!(depths.windows(2).all(|pair| pair[0] == pair[1]));
             depths[0] + 1
         }
+    }
+}
+
+fn depth(node: &Node<Word>) -> usize {
+    match &node.content {
+        Content::Leaf(_) => 1,
+        Content::Inner(children) => depth(&children.at(0).node) + 1,
     }
 }
 
@@ -195,6 +204,68 @@ fn keys_below_the_first_bound_are_found() {
         assert!(tree.remove(key).is_some());
     }
     assert!(tree.is_empty());
+}
+
+/// Brings elements into an order without a pattern, the same in each run.
+fn shuffle<K: Hash>(elements: &mut [K]) {
+    let hasher = BuildHasherDefault::<DefaultHasher>::default();
+    elements.sort_by_cached_key(|element| hasher.hash_one(element));
+}
+
+/// A removal leaves the root of a tree of three levels fewer children only if it merges inner nodes.
+#[test]
+fn merged_inner_nodes_find_every_key_and_kept_copies_never_change() {
+    for is_sorted in [false, true] {
+        let mut numbers: Vec<u16> = (0..6000).collect();
+        if !is_sorted {
+            shuffle(&mut numbers);
+        }
+        let mut tree = Tree::default();
+        let mut keys = Vec::new();
+        for item in numbers.into_iter().map(spelled) {
+            let key = Arc::clone(&item.key);
+            if tree.insert(item).is_none() {
+                keys.push(key);
+            }
+        }
+        assert_eq!(shape(&tree.root, tree.weight, true), 3);
+        shuffle(&mut keys);
+        let mut merges = 0;
+        let mut kept = Vec::new();
+        for (at, key) in keys.iter().enumerate() {
+            // Without a copy, the merge changes nodes in place.
+            let copy = (at % 4 > 0).then(|| tree.clone());
+            let width = tree.root.len();
+            assert!(tree.remove(key).is_some());
+            if depth(&tree.root) == 3 && tree.root.len() < width {
+                merges += 1;
+                shape(&tree.root, tree.weight, true);
+                kept.extend(copy.map(|copy| (at, copy)));
+            }
+        }
+        assert!(tree.is_empty());
+        assert!(merges > 2 && !kept.is_empty(), "{merges} merges");
+        for (removed, copy) in &kept {
+            assert_eq!(shape(&copy.root, copy.weight, true), 3);
+            for (at, key) in keys.iter().enumerate() {
+                assert_eq!(copy.get(key).is_some(), at >= *removed, "{key:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_last_of_sorted_items_leaves_no_empty_leaf() {
+    let mut tree = Tree::default();
+    for key in 0..2100 {
+        tree.insert(word(key, 1));
+        if usize::from(key) % WIDTH_MAX == 0 {
+            // It is the only one of its leaf.
+            assert!(tree.remove(&word(key, 1).key).is_some());
+            shape(&tree.root, tree.weight, true);
+            tree.insert(word(key, 1));
+        }
+    }
 }
 
 #[test]
