@@ -8,6 +8,7 @@ mod loads;
 mod outcomes;
 mod overlay;
 mod packing;
+mod parts;
 mod sealed;
 mod steps;
 mod watches;

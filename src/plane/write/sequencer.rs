@@ -374,7 +374,8 @@ impl Sequencer {
 
     /// Returns the number of writes at the front of the queue that make the next part.
     fn fitting(&self, budget: Budget, alone: bool, bytes_max: usize) -> usize {
-        let mut keys: HashSet<&Key> = HashSet::with_capacity(self.queue.len().min(budget.ops));
+        let most = self.queue.len().min(budget.ops).min(budget.writes);
+        let mut keys: HashSet<&Key> = HashSet::with_capacity(most);
         let mut bytes = 0;
         // The head record counts as one operation from the start.
         let mut ops = 1;
@@ -385,10 +386,11 @@ impl Sequencer {
             let fits = bytes + write.bytes <= bytes_max
                 && ops + write.ops() <= budget.ops
                 && indexes + write.indexes() <= budget.indexes;
-            // No write has a key twice.
+            // `check_operations` refuses a write that repeats a key itself. If one got here, it would
+            // have to be sent: passing over the first write would keep the committer at it for ever.
             let mut of_write = write.operations.iter().map(QueuedOperation::key);
             let repeats = of_write.any(|key| !keys.insert(key));
-            if !fits || repeats || at >= budget.writes || ((alone || big) && at > 0) {
+            if !fits || at >= budget.writes || ((alone || big || repeats) && at > 0) {
                 return at;
             }
             alone |= write.layers.is_some();
@@ -399,7 +401,7 @@ impl Sequencer {
         self.queue.len()
     }
 
-    /// Records that a part is durable and published, whose entries have bodies of so many bytes.
+    /// Records that a part is durable and published. The bodies of its entries have `bytes` together.
     ///
     /// The accepted state keeps the part's entries from before it was durable. Each refers to its
     /// durable form, and replacing them would copy a path of the tree for each.
