@@ -358,6 +358,9 @@ impl Root {
                 continue;
             }
             let rows = index.rows(entry.key(), &self.object(entry).body());
+            if rows.is_empty() {
+                continue;
+            }
             let map = &mut Arc::make_mut(&mut self.indexes)[at];
             match change {
                 IndexUpdate::Add => map.add(entry.key(), rows),
@@ -587,3 +590,6 @@ impl Start<'_> {
 fn usize_of(count: u64) -> usize {
     usize::try_from(count).expect("objects in memory are counted by usize")
 }
+
+#[cfg(test)]
+mod tests;
