@@ -164,7 +164,8 @@ impl Watcher {
     pub async fn next(&mut self) -> Next {
         let hub = Arc::clone(&self.hub);
         loop {
-            // Misses no notification from here on, also before it is polled.
+            // Misses no notification from here on, also before it is polled, because the hub uses only
+            // `notify_waiters`.
             let woken = hub.wake().notified();
             if let Some(next) = self.take() {
                 return next;
