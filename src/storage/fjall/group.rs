@@ -20,7 +20,8 @@ use crate::txn::{Stamp, holds};
 /// same few: the fence of their plane, and the key of their member.
 pub(super) type Compared = HashMap<Bytes, Option<Stamp>>;
 
-/// Keys whose stamps are remembered. There may be a hundred thousand fences.
+/// Keys whose stamps are remembered. There may be a hundred thousand fences. With more of them in use, all
+/// keys are forgotten each time: for so many reads of fences, the key of the member is read once.
 const COMPARED_MAX: usize = 1024;
 /// Bytes that an event takes beside its key and row.
 const EVENT_BYTES: usize = 16;

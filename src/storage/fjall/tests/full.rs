@@ -2,19 +2,20 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 
 use super::{noise, options, put};
 use crate::embedded::{Disk, SystemDisk};
 use crate::{
-    CommitError, FjallOptions, FjallStore, Health, Op, RangeRequest, Rejection, Revision, Store,
-    Txn,
+    CommitError, Compare, FjallOptions, FjallStore, Health, Op, RangeRequest, Rejection, Revision,
+    Store, Txn,
 };
 
 const MIB: u64 = 1024 * 1024;
@@ -30,6 +31,8 @@ struct TestDisk {
     capacity: AtomicU64,
     failing: AtomicBool,
     panicking: AtomicBool,
+    /// A file and its beginning, which the next sync brings back before it fails.
+    losing: Mutex<Option<(PathBuf, Vec<u8>)>>,
 }
 
 impl TestDisk {
@@ -47,7 +50,12 @@ impl Disk for TestDisk {
             !self.panicking.swap(false, Ordering::SeqCst),
             "as the test wants it"
         );
-        match self.failing.swap(false, Ordering::SeqCst) {
+        let losing = self.losing.lock().take();
+        if let Some((path, beginning)) = &losing {
+            let file = fs::OpenOptions::new().write(true).open(path)?;
+            file.write_all_at(beginning, 0)?;
+        }
+        match losing.is_some() || self.failing.swap(false, Ordering::SeqCst) {
             true => Err(io::Error::other("failed by the test")),
             false => Ok(()),
         }
@@ -319,6 +327,52 @@ async fn a_panic_of_the_writer_is_survived() {
     assert_eq!(store.health(), Health::Ok);
     disk.panicking.store(true, Ordering::SeqCst);
     let _ = store.commit(put("k", "4")).await;
+    store.close().await;
+}
+
+/// The writer remembers what it has compared, and must not beyond a write that fails.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_compare_sees_what_became_of_a_failed_write() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let disk = Arc::new(TestDisk::default());
+    let store = FjallStore::open(folder.path(), disk.options()).expect("the store opens");
+    let unchanged = |revision| Txn {
+        compares: vec![Compare::Unchanged {
+            key: "fence".into(),
+            revision,
+        }],
+        ..put("other", "x")
+    };
+    for is_durable in [false, true] {
+        let known = store.commit(put("fence", "1")).await.expect("committed");
+        let before = store.commit(unchanged(known.revision)).await;
+        let before = before.expect("nobody has put it again").revision;
+        let failed_at = Revision(before.0 + 1);
+        if is_durable {
+            disk.failing.store(true, Ordering::SeqCst);
+        } else {
+            let path = folder.path().join("fjall/0.jnl");
+            let mut beginning = vec![0; 64 * 1024];
+            let journal = fs::File::open(&path).expect("opened");
+            journal.read_exact_at(&mut beginning, 0).expect("read");
+            *disk.losing.lock() = Some((path, beginning));
+        }
+        let failed = store.commit(put("fence", "2")).await;
+        let (newest, other) = if is_durable {
+            let committed = failed.expect("the journal has it");
+            assert_eq!(committed.revision, failed_at);
+            (failed_at, known.revision)
+        } else {
+            let is_rejected = matches!(failed, Err(CommitError::Rejected(Rejection::ReadOnly(_))));
+            assert!(is_rejected, "{failed:?}");
+            (known.revision, failed_at)
+        };
+        let refused = store.commit(unchanged(other)).await;
+        let is_refused = matches!(refused, Err(CommitError::Refused { .. }));
+        assert!(is_refused, "{refused:?}");
+        let committed = store.commit(unchanged(newest)).await;
+        committed.expect("nobody has put it again");
+    }
     store.close().await;
 }
 
