@@ -104,6 +104,11 @@ impl ReplaceableToken {
         std::mem::replace(&mut *self.known.write(), fresh) != fresh
     }
 
+    /// Returns whether `token` is the accepted one.
+    pub fn is(&self, token: &str) -> bool {
+        self.user_of(token).is_some()
+    }
+
     /// Returns the user if `bearer` is the token.
     fn user_of(&self, bearer: &str) -> Option<&Arc<UserInfo>> {
         let known = *self.known.read();

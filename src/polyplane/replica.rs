@@ -42,10 +42,11 @@ use crate::replica::plane_settings::settings;
 use crate::replica::plane_tokens::plane_tokens;
 use crate::replica::registry::build_registry;
 use crate::replica::root_secret::SharedSecret;
+use crate::replica::token_file::ServerTokens;
 use crate::store::wait::StoreWait;
 use anyhow::Context;
 use polyplane_apimachinery::time::Timestamp;
-use polyplane_auth::{MetricsToken, Purpose, RootSecret};
+use polyplane_auth::{Purpose, RootSecret};
 use polyplane_batteries::bootstrap::{Release, params};
 use polyplane_batteries::kind_tables;
 use polyplane_batteries::polyplane::access::PlaneAccessSpec;
@@ -98,8 +99,8 @@ pub struct ReplicaParts {
     pub authority: Authority,
     /// The time without use after which a plane goes to sleep.
     pub idle: Duration,
-    /// The token for metrics, if they have one of their own.
-    pub metrics: Option<Arc<MetricsToken>>,
+    /// The tokens of the administrator and for metrics.
+    pub tokens: ServerTokens,
     /// The secret from which the keys of planes derive. Without it planes have no users of their own.
     pub root_secret: Option<Arc<RootSecret>>,
     /// Records why the replica waits for a shared store. Without it, the first call that the store
@@ -173,7 +174,7 @@ impl Replica {
         {
             tokens.attach(&directory.planes);
         }
-        let access = Access::new(&pki, setup.metrics.as_ref(), Arc::clone(&secret))?;
+        let access = Access::new(&pki, &setup.tokens, Arc::clone(&secret))?;
         let access = access.with_users(setup.plain.as_ref(), tokens, &setup.delegated);
         tokio::spawn(secret.follow(Arc::clone(&directory), stop.clone()));
         let keys = Arc::clone(&encryption);

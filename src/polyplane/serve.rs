@@ -21,7 +21,7 @@ use crate::cli::{CertsOptions, ServeOptions, flag_values};
 use crate::process::{self, Signals};
 use crate::replica::access::{Access, Delegated, authority};
 use crate::replica::root_secret::SharedSecret;
-use crate::replica::token_file;
+use crate::replica::token_file::ServerTokens;
 use crate::replica::{Replica, ReplicaParts};
 use crate::serve::waiting_server::WaitingServer;
 use crate::store;
@@ -29,7 +29,7 @@ use crate::store::wait::StoreWait;
 use anyhow::{Context, anyhow};
 use polyplane_admission::AdmissionConfig;
 use polyplane_audit::Auditor;
-use polyplane_auth::{MetricsToken, RootSecret};
+use polyplane_auth::RootSecret;
 use polyplane_batteries::bootstrap::Release;
 use polyplane_ownership::{ReplicaOptions, Weight};
 use polyplane_pki::kubeconfig::{Kubeconfig, UserCredential};
@@ -112,7 +112,7 @@ struct Prepared {
     transport: Arc<PeerTransport>,
     peer_listener: TcpListener,
     endpoint: String,
-    metrics: Option<Arc<MetricsToken>>,
+    tokens: ServerTokens,
     root_secret: Option<Arc<RootSecret>>,
     memory: Arc<Memory>,
     delegated: Delegated,
@@ -171,8 +171,10 @@ async fn prepare(options: &ServeOptions) -> anyhow::Result<Prepared> {
     let encryption = options.encryption.open()?;
     config = config.with_nodes(options.kubelets.open()?);
     config.flags = flag_values().into();
-    let metrics = options.metrics_token_file.as_deref();
-    let metrics = metrics.map(|file| token_file::metrics(file, config.pki.admin_token()));
+    let tokens = match &options.metrics_token_file {
+        Some(file) => ServerTokens::with_metrics(&config.pki, file)?,
+        None => ServerTokens::of_admin(&config.pki),
+    };
     let root_secret = root_secret(options, &config.pki)?;
     let endpoint = endpoint(options, &listeners);
     write_kubeconfig(&options.certs, &endpoint, &config.pki);
@@ -189,7 +191,7 @@ async fn prepare(options: &ServeOptions) -> anyhow::Result<Prepared> {
         transport: PeerTransport::new(tls, peer_limits),
         peer_listener,
         endpoint,
-        metrics: metrics.transpose()?,
+        tokens,
         root_secret,
         memory,
         delegated,
@@ -228,7 +230,7 @@ async fn start_with_health(
     let wait = Arc::new(StoreWait::default());
     let access = Access::new(
         &prepared.config.pki,
-        prepared.metrics.as_ref(),
+        &prepared.tokens,
         SharedSecret::new(None),
     )?;
     let health = WaitingServer::prepare(
@@ -275,7 +277,7 @@ async fn start(
         endpoint: prepared.endpoint,
         authority: authority(prepared.delegated.access.as_ref()),
         idle: Duration::from_secs(options.sleep_after),
-        metrics: prepared.metrics,
+        tokens: prepared.tokens,
         root_secret: prepared.root_secret,
         wait: Some(wait),
         plain: None,

@@ -11,6 +11,7 @@ use crate::cli::memory;
 use crate::cli::{StoreKind, UpOptions, flag_values};
 use crate::process::{self, Signals};
 use crate::replica::access::authority;
+use crate::replica::token_file::ServerTokens;
 use crate::replica::{Drain, Replica, ReplicaParts};
 use crate::store;
 use crate::up::contexts::Contexts;
@@ -67,12 +68,13 @@ async fn serve(options: UpOptions, release: Arc<Release>, began: Instant) -> any
     for number in 1..options.replicas {
         spread.push(neighbour(&completed, &addresses, number).await?);
     }
-    let mut pki = None;
+    let (mut pki, mut tokens) = (None, None);
     for (number, (completed, listeners)) in spread.into_iter().enumerate() {
         let folder = completed.certs_folder.clone();
         make_root_secret(&folder)?;
         let config = configure(completed, &options, auditor.as_ref())?;
         pki.get_or_insert_with(|| Arc::clone(&config.pki));
+        let tokens = tokens.get_or_insert_with(|| ServerTokens::of_admin(&config.pki));
         let name = format!("polyplane-{number}");
         let setup = ReplicaParts {
             store: Arc::clone(&store),
@@ -85,7 +87,7 @@ async fn serve(options: UpOptions, release: Arc<Release>, began: Instant) -> any
             endpoint: endpoint.clone(),
             authority: authority(delegated.access.as_ref()),
             idle: Duration::from_secs(options.sleep_after),
-            metrics: None,
+            tokens: tokens.clone(),
             wait: None,
             plain: None,
             lifetimes: options.lifetimes.lifetimes(),

@@ -12,6 +12,7 @@ use crate::envtest::service_ranges;
 use crate::envtest::settings::{IN_FLIGHT_MAX, Settings, has_meaning};
 use crate::process::{self, Signals};
 use crate::replica::plain_root::PlainRoot;
+use crate::replica::token_file::ServerTokens;
 use crate::replica::{Replica, ReplicaParts};
 use anyhow::{Context, anyhow};
 use polyplane_auth::ClientCa;
@@ -128,7 +129,7 @@ async fn serve(mut settings: Settings, given: FlagValues) -> anyhow::Result<()> 
         endpoint,
         authority,
         idle: NEVER,
-        metrics: None,
+        tokens: ServerTokens::of_admin(&pki),
         wait: None,
         memory: Memory::with_limits(|share| share.part_of(MEMORY_BUDGET)),
         plain: Some(Arc::new(plain)),

@@ -7,12 +7,12 @@ use crate::replica::plain_root::PlainRoot;
 use crate::replica::plane_issuers::AllPlaneIssuers;
 use crate::replica::plane_tokens::PlaneTokens;
 use crate::replica::root_secret::SharedSecret;
-use crate::replica::token_file;
+use crate::replica::token_file::ServerTokens;
 use polyplane_auth::service_account::issuer::TokenIssuer;
 use polyplane_auth::{
     AllowAll, AlwaysDeny, Anchor, Authenticator, Authorizer, ClientCa, ForForeigners, HealthRules,
-    KeyGeneration, Masters, MetricsRules, MetricsToken, NamedClients, OwnAuthenticators,
-    PlaneAccess, PublicRules, Purpose, RootAuthenticators, RootSecret, UnionAuthenticator,
+    KeyGeneration, Masters, MetricsRules, NamedClients, OwnAuthenticators, PlaneAccess,
+    PublicRules, Purpose, RootAuthenticators, RootSecret, UnionAuthenticator,
 };
 use polyplane_batteries::node_access::NodeAuthorizer;
 use polyplane_batteries::polyplane::access::PlaneAccessSpec;
@@ -136,20 +136,19 @@ pub struct Access {
 }
 
 impl Access {
-    /// Returns the authenticators for the keys of a server. With `metrics` the root plane also
-    /// accepts the metrics token. The administrator's token is read again while the server runs.
+    /// Returns the authenticators for the keys and the tokens of a server.
     ///
     /// # Errors
     /// Returns an error if the CA certificate cannot be used.
     pub fn new(
         pki: &Pki,
-        metrics: Option<&Arc<MetricsToken>>,
+        tokens: &ServerTokens,
         secret: Arc<SharedSecret>,
     ) -> anyhow::Result<Self> {
         let outbound = Caller::new(Vec::new());
-        let admin: Arc<dyn Authenticator> = token_file::admin(pki);
+        let admin: Arc<dyn Authenticator> = Arc::clone(&tokens.admin) as _;
         Ok(Self {
-            root_bearer: match metrics {
+            root_bearer: match &tokens.metrics {
                 Some(metrics) => Arc::new(UnionAuthenticator::new(vec![
                     Arc::clone(metrics) as _,
                     Arc::clone(&admin),

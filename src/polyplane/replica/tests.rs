@@ -57,12 +57,12 @@ async fn started(
             ..ReplicaOptions::new(name.parse()?, peers.local_addr()?.to_string().parse()?)
         },
         peering: Some((PeerTransport::new(tls, PeerLimits::default()), vec![peers])),
+        tokens: ServerTokens::of_admin(&pki),
         config,
         endpoint: address.to_string(),
         listeners,
         authority,
         idle: Duration::from_secs(300),
-        metrics: None,
         root_secret: None,
         wait: None,
         plain: None,

@@ -1,7 +1,10 @@
 //! Files with one bearer token each: the administrator's, and the one that may read metrics. Both are read
 //! again while the server runs. This module does not know what the tokens open.
+//!
+//! Invariant: no token becomes that of one file while it is that of the other. So who may read metrics is never
+//! the administrator.
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use polyplane_auth::{MetricsToken, ReplaceableToken, SYSTEM_MASTERS, UserInfo};
 use polyplane_pki::{Pki, read_admin_token};
 use std::io::Read;
@@ -16,35 +19,110 @@ const LOOK_EVERY: Duration = Duration::from_secs(10);
 const TOKEN_BYTES_MAX: usize = 4096;
 /// Shortest token, in bytes. A shorter one can be guessed.
 const TOKEN_BYTES_MIN: usize = 16;
+/// What messages call the administrator's token.
+const ADMIN: &str = "the administrator's token";
+/// What messages call the token that may read metrics.
+const METRICS: &str = "the metrics token";
 
-/// Returns the token that proves the administrator. If it is from a file, the file is read again for as
-/// long as somebody holds the token.
-pub fn admin(pki: &Pki) -> Arc<ReplaceableToken> {
-    let user = UserInfo::new("admin", &[SYSTEM_MASTERS]).authenticated();
-    let token = Arc::new(ReplaceableToken::new(pki.admin_token(), user));
-    if let Some(file) = TokenFile::of_admin(pki) {
-        tokio::spawn(file.follow(Arc::downgrade(&token)));
-    }
-    token
+/// The bearer tokens of a server itself. Its replicas in one process share them, so that each file is read
+/// once.
+#[derive(Clone)]
+pub struct ServerTokens {
+    /// The token that proves the administrator.
+    pub admin: Arc<ReplaceableToken>,
+    /// The token that may read metrics, if they have one of their own.
+    pub metrics: Option<Arc<MetricsToken>>,
 }
 
-/// Reads the token that may read metrics. Its file is read again for as long as somebody holds the token.
-///
-/// # Errors
-/// Returns an error if the file contains no token, or the administrator's.
-pub fn metrics(path: &Path, admin_token: &str) -> anyhow::Result<Arc<MetricsToken>> {
-    let token = token_in(path).context("--metrics-token-file")?;
-    if token == admin_token {
-        bail!(
-            "--metrics-token-file: {} holds the administrator's token, which may do everything; give \
-             metrics a token of their own",
-            path.display()
-        );
+impl ServerTokens {
+    /// Returns the administrator's token alone. If it is from a file, the file is read again for as long as
+    /// somebody holds the token.
+    pub fn of_admin(pki: &Pki) -> Self {
+        let tokens = Self {
+            admin: admin(pki),
+            metrics: None,
+        };
+        tokio::spawn(follow(tokens.files(pki, None)));
+        tokens
     }
-    let token = Arc::new(MetricsToken::new(&token));
-    let file = TokenFile::new(path, "the metrics token", token_in);
-    tokio::spawn(file.follow(Arc::downgrade(token.token())));
-    Ok(token)
+
+    /// Returns the administrator's token and the one in the file `metrics`. The files are read again for as
+    /// long as somebody holds their tokens.
+    ///
+    /// # Errors
+    /// Returns an error if the file `metrics` contains no token, or the administrator's.
+    pub fn with_metrics(pki: &Pki, metrics: &Path) -> anyhow::Result<Self> {
+        let admin = admin(pki);
+        let read = read_metrics(metrics, &admin).context("--metrics-token-file")?;
+        let tokens = Self {
+            admin,
+            metrics: Some(Arc::new(read)),
+        };
+        tokio::spawn(follow(tokens.files(pki, Some(metrics))));
+        Ok(tokens)
+    }
+
+    /// Returns the files of the tokens, of which `metrics` has the one for metrics.
+    fn files(&self, pki: &Pki, metrics: Option<&Path>) -> Vec<TokenFile> {
+        let admin_token = Arc::downgrade(&self.admin);
+        let metrics_token = match &self.metrics {
+            Some(metrics) => Arc::downgrade(metrics.token()),
+            None => Weak::new(),
+        };
+        let admin = pki.admin_token_file().map(|path| TokenFile {
+            path: path.to_owned(),
+            name: ADMIN,
+            read: |path| Ok(read_admin_token(path)?),
+            token: Weak::clone(&admin_token),
+            other: (METRICS, Weak::clone(&metrics_token)),
+            complaint: String::new(),
+        });
+        let metrics = metrics.map(|path| TokenFile {
+            path: path.to_owned(),
+            name: METRICS,
+            read: token_in,
+            token: metrics_token,
+            other: (ADMIN, admin_token),
+            complaint: String::new(),
+        });
+        admin.into_iter().chain(metrics).collect()
+    }
+}
+
+fn admin(pki: &Pki) -> Arc<ReplaceableToken> {
+    let user = UserInfo::new("admin", &[SYSTEM_MASTERS]).authenticated();
+    Arc::new(ReplaceableToken::new(pki.admin_token(), user))
+}
+
+fn read_metrics(path: &Path, admin: &ReplaceableToken) -> anyhow::Result<MetricsToken> {
+    let token = token_in(path)?;
+    if admin.is(&token) {
+        return Err(in_both(path, ADMIN));
+    }
+    Ok(MetricsToken::new(&token))
+}
+
+/// Returns the complaint about a file whose token is that of the other file, which is called `other`.
+fn in_both(path: &Path, other: &str) -> anyhow::Error {
+    anyhow!(
+        "{} holds {other} too; the administrator's may do everything, so give metrics a token of their own",
+        path.display()
+    )
+}
+
+/// Reads the files at intervals for as long as somebody holds one of their tokens, and uses other tokens as
+/// soon as it finds them.
+async fn follow(mut files: Vec<TokenFile>) {
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        if files.iter().all(|file| file.token.strong_count() == 0) {
+            return;
+        }
+        // One after the other: if both have the same new token, the second is refused.
+        for file in &mut files {
+            file.look().await;
+        }
+    }
 }
 
 /// A file with one token.
@@ -53,54 +131,47 @@ struct TokenFile {
     /// What log lines call the token.
     name: &'static str,
     read: fn(&Path) -> anyhow::Result<String>,
-    /// Whether the log says already that the file cannot be used.
-    complained: bool,
+    /// The token that follows the file.
+    token: Weak<ReplaceableToken>,
+    /// The token that must not be in this file too, and what messages call it.
+    other: (&'static str, Weak<ReplaceableToken>),
+    /// The newest complaint, so that each is logged once.
+    complaint: String,
 }
 
 impl TokenFile {
-    fn new(path: &Path, name: &'static str, read: fn(&Path) -> anyhow::Result<String>) -> Self {
-        Self {
-            path: path.to_owned(),
-            name,
-            read,
-            complained: false,
-        }
-    }
-
-    fn of_admin(pki: &Pki) -> Option<Self> {
-        let path = pki.admin_token_file()?;
-        Some(Self::new(path, "the administrator's token", |path| {
-            Ok(read_admin_token(path)?)
-        }))
-    }
-
-    /// Reads the file at intervals for as long as somebody holds `token`, and uses another token as soon
-    /// as it finds one.
-    async fn follow(mut self, token: Weak<ReplaceableToken>) {
-        loop {
-            tokio::time::sleep(LOOK_EVERY).await;
-            let Some(token) = token.upgrade() else {
-                return;
-            };
-            self.look(&token).await;
-        }
-    }
-
     /// Reads the file. While it cannot be used, the earlier token stays valid.
-    async fn look(&mut self, token: &ReplaceableToken) {
+    async fn look(&mut self) {
+        let Some(token) = self.token.upgrade() else {
+            return;
+        };
         let (path, read, name) = (self.path.clone(), self.read, self.name);
-        match tokio::task::spawn_blocking(move || read(&path)).await {
-            Ok(Ok(found)) => {
-                self.complained = false;
+        let Ok(found) = tokio::task::spawn_blocking(move || read(&path)).await else {
+            return;
+        };
+        match found.and_then(|found| self.not_of_other(found)) {
+            Ok(found) => {
+                self.complaint.clear();
                 if token.replace(&found) {
                     tracing::info!("{name} was replaced");
                 }
             }
-            Ok(Err(error)) if !self.complained => {
-                self.complained = true;
-                tracing::warn!("{name} stays as it was: {error:#}");
+            Err(error) => {
+                let complaint = format!("{error:#}");
+                if self.complaint != complaint {
+                    tracing::warn!("{name} stays as it was: {complaint}");
+                    self.complaint = complaint;
+                }
             }
-            Ok(Err(_)) | Err(_) => {}
+        }
+    }
+
+    /// Returns the token that was found in the file, unless the other file has it.
+    fn not_of_other(&self, found: String) -> anyhow::Result<String> {
+        let (name, other) = &self.other;
+        match other.upgrade() {
+            Some(other) if other.is(&found) => Err(in_both(&self.path, name)),
+            Some(_) | None => Ok(found),
         }
     }
 }
@@ -146,6 +217,7 @@ mod tests {
 
     #[test]
     fn a_file_without_a_token_of_its_own_is_refused() {
+        let admin = ReplaceableToken::new("0123456789abcdef-admin", UserInfo::new("admin", &[]));
         for (text, word) in [
             (&b""[..], "0 characters"),
             (b"short\n", "5 characters"),
@@ -155,14 +227,11 @@ mod tests {
             (&[b'x'; 5000], "longer than"),
         ] {
             let (_folder, path) = folder_with(text);
-            let refused = metrics(&path, "0123456789abcdef-admin");
+            let refused = read_metrics(&path, &admin);
             let said = format!("{:#}", refused.err().expect("refused"));
-            assert!(
-                said.contains(word) && said.contains("--metrics-token-file"),
-                "{said}"
-            );
+            assert!(said.contains(word), "{said}");
         }
-        let gone = metrics(Path::new("/nowhere/token"), "admin");
+        let gone = read_metrics(Path::new("/nowhere/token"), &admin);
         assert!(format!("{:#}", gone.err().expect("refused")).contains("cannot read"));
     }
 
@@ -181,8 +250,9 @@ mod tests {
     async fn a_changed_file_replaces_the_token_and_a_file_without_one_changes_nothing() {
         let folder = tempfile::tempdir().expect("a folder");
         let pki = Pki::load_or_create(folder.path()).expect("created");
-        let token = admin(&pki);
-        let mut file = TokenFile::of_admin(&pki).expect("the folder has one");
+        let tokens = ServerTokens::of_admin(&pki);
+        let token = &tokens.admin;
+        let mut files = tokens.files(&pki, None);
         let path = folder.path().join("admin.token");
         let mut known = pki.admin_token().to_owned();
         for (text, replaces) in [
@@ -196,13 +266,49 @@ mod tests {
                 Some(text) => std::fs::write(&path, text).expect("written"),
                 None => std::fs::remove_file(&path).expect("it was there"),
             }
-            file.look(&token).await;
+            files[0].look().await;
             if let (Some(text), true) = (text, replaces) {
-                assert!(!is_accepted(&token, &known).await, "{known}");
+                assert!(!is_accepted(token, &known).await, "{known}");
                 text.trim().clone_into(&mut known);
             }
-            assert!(is_accepted(&token, &known).await, "{text:?}");
+            assert!(is_accepted(token, &known).await, "{text:?}");
             assert_eq!(path.exists(), text.is_some(), "none is made");
         }
+    }
+
+    #[tokio::test]
+    async fn a_token_of_one_file_is_not_taken_from_the_other() {
+        const SCRAPER: &str = "0123456789abcdef-scraper";
+        const NEXT: &str = "0123456789abcdef-next";
+        let folder = tempfile::tempdir().expect("a folder");
+        let pki = Pki::load_or_create(folder.path()).expect("created");
+        let [admin_path, path] = ["admin.token", "metrics"].map(|name| folder.path().join(name));
+        let write = |path: &Path, token: &str| std::fs::write(path, token).expect("written");
+        let first = pki.admin_token();
+        write(&path, first);
+        let refused = ServerTokens::with_metrics(&pki, &path);
+        let said = format!("{:#}", refused.err().expect("refused"));
+        assert!(said.starts_with("--metrics-token-file"), "{said}");
+        write(&path, SCRAPER);
+        let tokens = ServerTokens::with_metrics(&pki, &path).expect("two tokens");
+        let metrics = tokens.metrics.as_ref().expect("it has a file").token();
+        let mut files = tokens.files(&pki, Some(&path));
+        // What is written where, and what the administrator's and the metrics token are then.
+        for (written, token, admin_is, metrics_is) in [
+            (&admin_path, SCRAPER, first, SCRAPER),
+            // The administrator's file is read first, and finds that metrics have its token still.
+            (&path, NEXT, first, NEXT),
+            (&path, NEXT, SCRAPER, NEXT),
+            (&path, SCRAPER, SCRAPER, NEXT),
+        ] {
+            write(written, token);
+            for file in &mut files {
+                file.look().await;
+            }
+            assert!(tokens.admin.is(admin_is), "{admin_is}");
+            assert!(metrics.is(metrics_is), "{metrics_is}");
+        }
+        assert!(files[0].complaint.is_empty(), "{}", files[0].complaint);
+        assert!(files[1].complaint.contains(ADMIN), "{}", files[1].complaint);
     }
 }
