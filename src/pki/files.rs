@@ -5,7 +5,7 @@
 //! together, and other programs may need its files too.
 
 use std::fs::{self, File, OpenOptions, Permissions};
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -14,6 +14,8 @@ use uuid::Uuid;
 
 use crate::PkiError;
 
+/// Longest file, in bytes. Without the limit a wrong link, such as one to a device, would fill the memory.
+const FILE_BYTES_MAX: u64 = 1 << 20;
 /// The mode of a private file, which only its owner can read and write.
 const PRIVATE: u32 = 0o600;
 /// The mode bits that concern users other than the owner.
@@ -22,9 +24,9 @@ const OF_OTHERS: u32 = 0o077;
 /// Returns the text of a file, through links; `None` if the file does not exist. Changes nothing.
 ///
 /// # Errors
-/// Returns an error if the file cannot be read.
+/// Returns an error if the file cannot be read or is longer than 1 MiB.
 pub(crate) fn read(path: &Path) -> Result<Option<String>, PkiError> {
-    match fs::read_to_string(path) {
+    match text_of(path) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(source) => Err(PkiError::Read {
@@ -32,6 +34,19 @@ pub(crate) fn read(path: &Path) -> Result<Option<String>, PkiError> {
             source,
         }),
     }
+}
+
+fn text_of(path: &Path) -> io::Result<String> {
+    let file = File::open(path)?;
+    // In one piece: a text that has to grow would leave copies of a secret in the memory.
+    let bytes = file.metadata()?.len().min(FILE_BYTES_MAX);
+    let mut text = String::with_capacity(usize::try_from(bytes).unwrap_or_default());
+    file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > FILE_BYTES_MAX {
+        let why = format!("it is longer than {FILE_BYTES_MAX} bytes");
+        return Err(io::Error::other(why));
+    }
+    Ok(text)
 }
 
 /// Returns the text of a secret file. A copy or a restore may have made the file readable for other
@@ -224,6 +239,18 @@ mod tests {
         assert!(!is_link(&link));
         assert_eq!(read(&target).expect("read").as_deref(), Some("theirs"));
         assert_eq!(mode(&link), 0o600);
+    }
+
+    #[test]
+    fn a_file_without_an_end_is_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let link = folder.path().join("secret");
+        symlink("/dev/zero", &link).expect("made");
+        let refused = read_secret(&link).expect_err("it has no end");
+        let PkiError::Read { source, .. } = refused else {
+            panic!("{refused:?}");
+        };
+        assert!(source.to_string().contains("longer than"), "{source}");
     }
 
     #[test]

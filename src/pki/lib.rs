@@ -42,6 +42,7 @@ mod trouble;
 use std::fs;
 use std::io;
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -75,6 +76,8 @@ pub use root_secret::{ROOT_SECRET_FILE, make_root_secret, read_root_secret};
 pub use serving::{RenewingCertificate, TlsError};
 pub use signing_request::SigningRequest;
 
+/// Lengths of a token, in bytes. A shorter one can be guessed, and a longer file holds something else.
+const TOKEN_BYTES: RangeInclusive<usize> = 16..=4096;
 const DAY: Duration = Duration::from_secs(86_400);
 /// How long a CA is valid. This program never replaces a CA, because clients have copies of it.
 const CA_LIFETIME: Duration = Duration::from_secs(3650 * 86_400);
@@ -527,7 +530,7 @@ fn read_token(path: &Path) -> Result<Option<String>, PkiError> {
         return Ok(None);
     };
     let token = text.trim();
-    if token.len() < 16 || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+    if !TOKEN_BYTES.contains(&token.len()) || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(PkiError::Damaged {
             path: path.to_owned(),
             holds: "a token",
@@ -557,6 +560,16 @@ mod tests {
         for (name, mode) in [("ca.crt", 0o644), ("ca.key", 0o600), ("admin.token", 0o600)] {
             let metadata = fs::metadata(folder.path().join("pki").join(name)).expect("is there");
             assert_eq!(metadata.permissions().mode() & 0o777, mode, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_token_has_neither_too_few_characters_nor_too_many() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("admin.token");
+        for (bytes, is_token) in [(15, false), (16, true), (4096, true), (4097, false)] {
+            fs::write(&path, "x".repeat(bytes)).expect("written");
+            assert_eq!(read_admin_token(&path).is_ok(), is_token, "{bytes}");
         }
     }
 
