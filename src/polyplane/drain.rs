@@ -9,15 +9,19 @@ use anyhow::{Context, anyhow, bail};
 use polyplane_apimachinery::Value;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
+use std::io::Write as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Pause between two attempts after a certificate error. A renewed file is seen at different
-/// moments by the replica and by this process, so an immediate attempt would fail again.
+/// Pause between two attempts after an error of a certificate or a token. A renewed file is seen at
+/// different moments by the replica and by this process, so an immediate attempt would fail again.
 const AGAIN: Duration = Duration::from_millis(500);
 /// Attempts while the certificate is not trusted. One that is still not trusted after them is
 /// wrong, and more attempts would only delay the end of the pod.
 const TRIES_MAX: u32 = 6;
+/// How long the replica may refuse the token. It reads a replaced one within ten seconds, and accepts the
+/// earlier one alone until then. A token that it still refuses after them is wrong.
+const TOKEN_PATIENCE: Duration = Duration::from_secs(12);
 /// The longest time in which the replica may say why it is not drained yet. A pod's end waits for it.
 const REPORT_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -41,6 +45,10 @@ pub fn run(options: DrainOptions) -> anyhow::Result<()> {
 fn check(code: u16, text: &str, server: &str) -> anyhow::Result<()> {
     match code {
         200 => Ok(()),
+        401 => bail!(
+            "the replica at {server} does not accept the token in admin.token; --certs must name the folder that \
+             the replica was started with"
+        ),
         // Only a replica of a ring has the path.
         404 => bail!(
             "the server at {server} is alone, as `polyplane up` starts it: nobody could take its control \
@@ -51,16 +59,25 @@ fn check(code: u16, text: &str, server: &str) -> anyhow::Result<()> {
 }
 
 async fn ask(options: &DrainOptions) -> anyhow::Result<Answer> {
-    let end = Instant::now() + Duration::from_secs(options.timeout);
-    let mut tries = 1;
+    let began = Instant::now();
+    let end = began + Duration::from_secs(options.timeout);
+    let (mut tries, mut has_said) = (1, false);
     loop {
         let client = Client::new(&target(options)?)?;
         let patience = end.saturating_duration_since(Instant::now());
-        match client.ask("POST", "/drain", None, patience).await {
-            Err(Refusal::Untrusted { .. }) if tries < TRIES_MAX && Instant::now() + AGAIN < end => {
-                tries += 1;
-                tokio::time::sleep(AGAIN).await;
+        let asked = client.ask("POST", "/drain", None, patience).await;
+        if may_change(&asked, tries, began.elapsed()) && Instant::now() + AGAIN < end {
+            if asked.is_ok() && !has_said {
+                has_said = true;
+                let text = "the replica does not accept the token in admin.token yet; trying again";
+                // The drain matters more than the line.
+                let _ = writeln!(std::io::stderr(), "{text}");
             }
+            tries += 1;
+            tokio::time::sleep(AGAIN).await;
+            continue;
+        }
+        match asked {
             Err(error @ Refusal::Untrusted { .. }) => {
                 let folder = options.certs.display();
                 return Err(error).context(format!(
@@ -80,6 +97,16 @@ async fn ask(options: &DrainOptions) -> anyhow::Result<Answer> {
             }
             asked => return Ok(asked?),
         }
+    }
+}
+
+/// Returns whether another attempt may end otherwise, because the replica or this process may not have read a
+/// renewed file yet. `waited` is the time since the first of the attempts.
+fn may_change(asked: &Result<Answer, Refusal>, tries: u32, waited: Duration) -> bool {
+    match asked {
+        Err(Refusal::Untrusted { .. }) => tries < TRIES_MAX,
+        Ok(answer) => answer.code == 401 && waited < TOKEN_PATIENCE,
+        Err(Refusal::Status { .. } | Refusal::Unreachable { .. }) => false,
     }
 }
 
@@ -129,6 +156,7 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bytes::Bytes;
     use polyplane_apimachinery::json;
 
     #[test]
@@ -143,6 +171,19 @@ mod tests {
         let known = said(r#"{"held":2,"cause":"the store takes no writes"}"#);
         let known = known.expect("it holds some");
         assert!(known.ends_with("control planes, because the store takes no writes"));
+    }
+
+    #[test]
+    fn a_refused_token_is_offered_until_the_replica_has_read_its_file_again() {
+        let answered = |code, seconds| {
+            let bytes = Bytes::new();
+            let waited = Duration::from_secs(seconds);
+            may_change(&Ok(Answer { code, bytes }), TRIES_MAX * 2, waited)
+        };
+        assert!(answered(401, 0) && answered(401, 11) && !answered(401, 12));
+        assert!([200, 403, 404, 503].iter().all(|code| !answered(*code, 0)));
+        let refused = check(401, "Unauthorized", "127.0.0.1:6443").expect_err("not drained");
+        assert!(refused.to_string().contains("admin.token"), "{refused}");
     }
 
     #[test]
