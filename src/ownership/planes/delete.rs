@@ -6,7 +6,7 @@
 use crate::directory::birth::Birth;
 use crate::peers::{PeerError, PeerMessage, PeerReply};
 use crate::planes::plane_slot::{AwakePlane, PlaneSlot};
-use crate::planes::release::{ReleaseOutcome, end_in_memory, resume};
+use crate::planes::release::{PAUSE_PATIENCE, ReleaseOutcome, end_in_memory, resume};
 use crate::planes::take::{TakeError, TakeFor};
 use crate::planes::{Planes, WakeError};
 use crate::records::fence_key;
@@ -18,9 +18,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The longest time that commits in flight may take to settle. After it the caller has to try again
-/// later.
-const SETTLE_PATIENCE: Duration = Duration::from_secs(5);
 /// The longest time that another holder may take to delete a plane: it removes every object before
 /// it answers.
 const DELETE_PATIENCE: Duration = Duration::from_secs(60);
@@ -111,7 +108,7 @@ impl Planes {
                 Err(TakeError::Failed(error)) => return Err(DeleteError::Fence(error)),
             }
         }
-        let deadline = Instant::now() + SETTLE_PATIENCE;
+        let deadline = Instant::now() + PAUSE_PATIENCE;
         if !self.pause_at_head(slot, awake.as_ref(), deadline).await {
             return Err(DeleteError::NotYet);
         }

@@ -21,9 +21,9 @@ use tokio::time::Instant;
 /// Number of fences in one bulk release. Each needs one compare and one operation, and the member
 /// key one compare more; etcd accepts 128 of each in a transaction.
 const BULK_MAX: usize = 100;
-/// The longest time that a plane may take to settle its commits in flight. After it the hand-off is
-/// called off.
-const PAUSE_PATIENCE: Duration = Duration::from_secs(5);
+/// The longest time that a plane may take to settle its commits in flight. After it the hand-off or
+/// the deletion is called off, and may be tried again later.
+pub(crate) const PAUSE_PATIENCE: Duration = Duration::from_secs(5);
 /// The longest time that a successor may take to receive a streamed state. The plane is paused that
 /// long.
 const STREAM_PATIENCE: Duration = Duration::from_secs(5);

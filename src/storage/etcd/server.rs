@@ -40,6 +40,7 @@ use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::Service as _;
@@ -60,6 +61,9 @@ const CONNECTIONS_MAX: usize = 1_000;
 /// Pause of a listener after a failed accept, as of the API server's listeners. Without it, a process that
 /// is out of file descriptors would spin.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
+/// Pause between two warnings of failed accepts, as of the API server's listeners. Without it they would fill
+/// the log.
+const ACCEPT_LOG_PAUSE: Duration = Duration::from_secs(60);
 /// The text by which a connection of Polyplane's own is known, in the header `user-agent`.
 pub(super) const OWN_AGENT: &str = "polyplane-store";
 
@@ -138,12 +142,12 @@ async fn accept(
     state: Arc<ServerState>,
     open: Arc<Semaphore>,
 ) -> io::Result<()> {
-    let mut connections = JoinSet::new();
+    let (mut connections, mut warned) = (JoinSet::new(), None);
     loop {
         let Ok(place) = Arc::clone(&open).acquire_owned().await else {
             return Ok(());
         };
-        let stream = accepted(|| listener.accept()).await;
+        let stream = accepted(|| listener.accept(), &mut warned).await;
         while connections.try_join_next().is_some() {}
         let state = Arc::clone(&state);
         connections.spawn(async move {
@@ -154,8 +158,8 @@ async fn accept(
 }
 
 /// Returns the next connection, however often `accept` fails before: the client may have gone again, or the
-/// process has too many files open.
-async fn accepted<F>(mut accept: impl FnMut() -> F) -> TcpStream
+/// process has too many files open. `warned` is the time of the last warning about that.
+async fn accepted<F>(mut accept: impl FnMut() -> F, warned: &mut Option<Instant>) -> TcpStream
 where
     F: Future<Output = io::Result<(TcpStream, SocketAddr)>>,
 {
@@ -163,7 +167,11 @@ where
         match accept().await {
             Ok((stream, _)) => return stream,
             Err(error) => {
-                tracing::debug!(%error, "a connection was not accepted");
+                let now = Instant::now();
+                if warned.is_none_or(|last| now.duration_since(last) >= ACCEPT_LOG_PAUSE) {
+                    *warned = Some(now);
+                    tracing::warn!(%error, "a connection was not accepted");
+                }
                 tokio::time::sleep(ACCEPT_REST).await;
             }
         }
@@ -329,16 +337,17 @@ fn named_revision(number: i64) -> Option<Revision> {
 mod tests {
     use super::*;
 
-    /// As in a process that is out of file descriptors: the client that waits is served later.
+    /// As in a process that is out of file descriptors: the client that waits is served later, and the log says
+    /// why it waits, once.
     #[tokio::test(start_paused = true)]
     async fn a_listener_pauses_after_each_failed_accept_and_goes_on() {
         const FAILURES: u32 = 20;
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("bound");
         let client = TcpStream::connect(address).await.expect("it listens");
-        let began = tokio::time::Instant::now();
-        let (listener, mut attempts) = (&listener, 0);
-        let stream = accepted(|| {
+        let began = Instant::now();
+        let (listener, mut attempts, mut warned) = (&listener, 0, None);
+        let accept = || {
             attempts += 1;
             let fails = attempts <= FAILURES;
             async move {
@@ -347,9 +356,11 @@ mod tests {
                     false => listener.accept().await,
                 }
             }
-        });
-        let served = stream.await.peer_addr().expect("connected");
+        };
+        let stream = accepted(accept, &mut warned).await;
+        let served = stream.peer_addr().expect("connected");
         assert_eq!(served, client.local_addr().expect("connected"));
         assert!(began.elapsed() >= ACCEPT_REST * FAILURES);
+        assert_eq!(warned, Some(began));
     }
 }
