@@ -1,5 +1,6 @@
-//! Work that takes a thread for milliseconds: parsing, checking and packing a large body, making the
-//! OpenAPI documents of many definitions, and, for a while, all work of a plane of which some took long.
+//! Work that may take a thread for milliseconds: a large body, or a short one that may say much (YAML with
+//! anchors, a JSON patch that copies); large objects that a request changes, deletes or shows in another form; the
+//! OpenAPI documents of many definitions; and, for a while, all work of a plane of which some took long.
 //!
 //! On a worker thread, everything that waits in that thread's queue would wait for it: requests of
 //! other planes, their connections, renewals of leases. So each poll of such work is done *aside*: the
@@ -11,8 +12,8 @@
 //!
 //! A poll takes a place anew each time, so work that waits for the store or a webhook holds none.
 //!
-//! Which requests are heavy is known from lengths before they begin. A list needs no such test: after about a
-//! millisecond of work it lets others go on.
+//! Which requests are heavy is known before they begin, from lengths, types of bodies and paths. A list needs no
+//! such test: after about a millisecond of work it lets others go on.
 //!
 //! Invariant: a request with a small body, which cannot make much of it, for a small object comes here only if its plane
 //! has held up a worker thread lately ([`PlaneMeter::note_stretch`]).
@@ -120,12 +121,11 @@ impl HeavyWork {
 
     pub(crate) fn expose(&self, out: &mut Exposition) {
         let name = "polyplane_heavy_work_queued";
-        let help =
-            "Requests with a large body, or for an OpenAPI document, that wait for a thread.";
+        let help = "Requests that wait for a thread because they, or others of their plane lately, take it for long.";
         out.family(name, Kind::Gauge, help);
         out.sample(name, &[], self.places.waiting());
         let name = "polyplane_heavy_work_total";
-        let help = "Polls of requests with a large body, or for an OpenAPI document, that were done aside.";
+        let help = "Polls that were done aside because their requests, or others of the plane lately, take a thread for long.";
         out.family(name, Kind::Counter, help);
         out.sample(name, &[], self.done.load(Ordering::Relaxed));
     }
