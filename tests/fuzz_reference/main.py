@@ -53,8 +53,8 @@ def prepare(pair):
 
 
 def align_roles(pair):
-    """Makes the roles and grants that both servers begin with alike. No controller runs beside the reference, so its
-    aggregated roles are filled here, in the name of the one that would."""
+    """Makes the roles that both servers begin with alike. No controller runs beside the reference, so its aggregated
+    roles are filled here, in the name of the one that would."""
     reference, tested = pair.servers
     for name in ("admin", "edit", "view"):
         target = f"{RBAC}/clusterroles/{name}"
@@ -64,9 +64,29 @@ def align_roles(pair):
         answer = reference.send("PATCH", target, [("Content-Type", "application/apply-patch+yaml")], json.dumps(filled).encode())
         if answer.code != 200:
             sys.exit(f"fuzz-reference: {target} answered {answer.code}: {answer.body[:300]!r}")
-    answer = tested.send("DELETE", OWN_GRANT, [], None)
-    if answer.code not in (200, 404):
+
+
+def take_own_grant(tested):
+    """Deletes the grant that only the tested server has. Returns it as a new one is written, or nothing if there is none."""
+    grant = tested.send("GET", OWN_GRANT, [("Accept", "application/json")], None)
+    if grant.code == 404:
+        return None
+    # Nothing is deleted that is not known.
+    answer = tested.send("DELETE", OWN_GRANT, [], None) if grant.code == 200 else grant
+    if answer.code != 200:
         sys.exit(f"fuzz-reference: {OWN_GRANT} answered {answer.code}: {answer.body[:300]!r}")
+    kept = ("name", "labels", "annotations")
+    metadata = {name: value for name, value in grant.tree["metadata"].items() if name in kept}
+    return {**grant.tree, "metadata": metadata}
+
+
+def give_own_grant(tested, grant):
+    """Makes a grant again that was taken, because somebody else may use the server."""
+    body = json.dumps(grant).encode()
+    answer = tested.send("POST", f"{RBAC}/clusterrolebindings", [("Content-Type", "application/json")], body)
+    # With 409 the server has made it by itself.
+    if answer.code not in (201, 409):
+        print(f"fuzz-reference: {OWN_GRANT} was deleted and cannot be made again: {answer.code} {answer.body[:300]!r}", file=sys.stderr)
 
 
 def checked(kinds, pair):
@@ -89,6 +109,17 @@ def main():
     pair = Pair(wanted.reference, wanted.tested)
     prepare(pair)
     align_roles(pair)
+    tested = pair.servers[1]
+    grant = take_own_grant(tested)
+    try:
+        compare(pair, wanted)
+    finally:
+        if grant:
+            give_own_grant(tested, grant)
+
+
+def compare(pair, wanted):
+    """Sends the requests, reports the differences, and ends with 1 if there are any."""
     schemas = Schemas(pair.servers[0])
     kinds = checked(served(pair.servers[0], schemas), pair)
     if wanted.kinds:
