@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -31,7 +31,7 @@ struct TestDisk {
     capacity: AtomicU64,
     failing: AtomicBool,
     panicking: AtomicBool,
-    /// A file and its beginning, which the next sync brings back before it fails.
+    /// A file and its content, which the next sync brings back before it fails.
     losing: Mutex<Option<(PathBuf, Vec<u8>)>>,
 }
 
@@ -51,9 +51,8 @@ impl Disk for TestDisk {
             "as the test wants it"
         );
         let losing = self.losing.lock().take();
-        if let Some((path, beginning)) = &losing {
-            let file = fs::OpenOptions::new().write(true).open(path)?;
-            file.write_all_at(beginning, 0)?;
+        if let Some((path, content)) = &losing {
+            fs::write(path, content)?;
         }
         match losing.is_some() || self.failing.swap(false, Ordering::SeqCst) {
             true => Err(io::Error::other("failed by the test")),
@@ -352,10 +351,8 @@ async fn a_compare_sees_what_became_of_a_failed_write() {
             disk.failing.store(true, Ordering::SeqCst);
         } else {
             let path = folder.path().join("fjall/0.jnl");
-            let mut beginning = vec![0; 64 * 1024];
-            let journal = fs::File::open(&path).expect("opened");
-            journal.read_exact_at(&mut beginning, 0).expect("read");
-            *disk.losing.lock() = Some((path, beginning));
+            let content = fs::read(&path).expect("read");
+            *disk.losing.lock() = Some((path, content));
         }
         let failed = store.commit(put("fence", "2")).await;
         let (newest, other) = if is_durable {
