@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Lines of a file without its tests. Longer files are hard to read in one go.
 const FILE_LINES_MAX: usize = 600;
@@ -543,4 +544,35 @@ fn dependencies_are_used() {
     }
     assert!(checked > 100, "only {checked} dependencies were found");
     report("a dependency that nothing uses", &wrong);
+}
+
+/// `tools/rustc` passes it, and nobody notices a release without.
+#[test]
+fn release_builds_for_the_host_alone_have_the_profile_of_the_toolchain() {
+    let pinned = fs::read_to_string(root().join("rust-toolchain.toml")).expect("read");
+    let pinned: toml::Value = toml::from_str(&pinned).expect("TOML");
+    let channel = pinned["toolchain"]["channel"].as_str().expect("a text");
+    let flags = |toolchain: &str, flags: &[&str]| {
+        let mut command = Command::new(root().join("tools/rustc"));
+        command
+            .arg("echo")
+            .args(flags)
+            .env_remove("POLYPLANE_COUNTS");
+        command.env("RUSTUP_TOOLCHAIN", toolchain);
+        let printed = command.output().expect("it runs").stdout;
+        String::from_utf8(printed).expect("text")
+    };
+    let toolchain = format!("{channel}-x86_64-unknown-linux-gnu");
+    let release = ["-C", "opt-level=3"];
+    let profile = format!("tools/profile/{toolchain}.profdata");
+    let with = flags(&toolchain, &release);
+    assert!(with.contains(&profile), "make it anew: {with}");
+    let targeted = ["-C", "opt-level=3", "--target", "x86_64-unknown-linux-musl"];
+    for (toolchain, without) in [
+        (&*toolchain, &["-C", "opt-level=2"][..]),
+        (&*toolchain, &targeted),
+        ("0.0.0", &release),
+    ] {
+        assert_eq!(flags(toolchain, without).trim_end(), without.join(" "));
+    }
 }
