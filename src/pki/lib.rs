@@ -76,8 +76,9 @@ pub use root_secret::{ROOT_SECRET_FILE, make_root_secret, read_root_secret};
 pub use serving::{RenewingCertificate, TlsError};
 pub use signing_request::SigningRequest;
 
-/// Lengths of a token, in bytes. A shorter one can be guessed, and a longer file holds something else.
-const TOKEN_BYTES: RangeInclusive<usize> = 16..=4096;
+/// Lengths of a bearer token of a server, in bytes. A shorter one can be guessed, and a longer file holds
+/// something else.
+pub const TOKEN_BYTES: RangeInclusive<usize> = 16..=4096;
 const DAY: Duration = Duration::from_secs(86_400);
 /// How long a CA is valid. This program never replaces a CA, because clients have copies of it.
 const CA_LIFETIME: Duration = Duration::from_secs(3650 * 86_400);

@@ -6,7 +6,7 @@
 
 use anyhow::{Context, anyhow, bail};
 use polyplane_auth::{MetricsToken, ReplaceableToken, SYSTEM_MASTERS, UserInfo};
-use polyplane_pki::{Pki, read_admin_token};
+use polyplane_pki::{Pki, TOKEN_BYTES, read_admin_token};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
@@ -15,10 +15,6 @@ use std::time::Duration;
 /// Pause between two reads of a file. A kubelet needs up to a minute to replace the file of a mounted
 /// Secret, so a shorter pause gains nothing.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
-/// Longest file with a metrics token, in bytes. A longer file is not a token.
-const TOKEN_BYTES_MAX: usize = 4096;
-/// Shortest token, in bytes. A shorter one can be guessed.
-const TOKEN_BYTES_MIN: usize = 16;
 /// What messages call the administrator's token.
 const ADMIN: &str = "the administrator's token";
 /// What messages call the token that may read metrics.
@@ -177,25 +173,23 @@ impl TokenFile {
 }
 
 fn token_in(path: &Path) -> anyhow::Result<String> {
+    let (least, most) = (*TOKEN_BYTES.start(), *TOKEN_BYTES.end());
     let shown = path.display();
     let mut bytes = Vec::new();
     std::fs::File::open(path)
-        .and_then(|file| {
-            file.take(TOKEN_BYTES_MAX as u64 + 1)
-                .read_to_end(&mut bytes)
-        })
+        .and_then(|file| file.take(most as u64 + 1).read_to_end(&mut bytes))
         .with_context(|| format!("cannot read {shown}"))?;
-    if bytes.len() > TOKEN_BYTES_MAX {
-        bail!("{shown} is longer than {TOKEN_BYTES_MAX} bytes, so it is no token");
+    if bytes.len() > most {
+        bail!("{shown} is longer than {most} bytes, so it is no token");
     }
     let token = std::str::from_utf8(&bytes).with_context(|| format!("{shown} is not text"))?;
     let token = token.trim();
     if token.contains(char::is_whitespace) {
         bail!("{shown} holds more than one word; a token is one");
     }
-    if token.len() < TOKEN_BYTES_MIN {
+    if token.len() < least {
         bail!(
-            "{shown} holds {} characters; give a token of at least {TOKEN_BYTES_MIN} random ones",
+            "{shown} holds {} characters; give a token of at least {least} random ones",
             token.len()
         );
     }
