@@ -65,7 +65,8 @@ pub async fn forward(rounds: &Rounds, format: Format) -> Result<()> {
     let root = ring.lane(0, "").await?;
     let path = format!("{}/{PLANE}", crate::planes::CONTROL_PLANES);
     root.call(Method::DELETE, &path, Content::None).await?;
-    Ok(())
+    drop(root);
+    ring.stop().await
 }
 
 /// Prints what the hop adds, from the blocks of the owner, of the other replica, and of the bare

@@ -13,7 +13,7 @@ use http::{Method, StatusCode};
 use polyplane_tests::kubeconfig::Endpoint;
 use polyplane_tests::ring::addresses::free_ports;
 use polyplane_tests::ring::etcd::Cluster;
-use polyplane_tests::ring::process::{Launch, Process as Child};
+use polyplane_tests::ring::process::{Launch, Process as Child, Told};
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -27,6 +27,8 @@ use crate::target::Target;
 const START_LIMIT: Duration = Duration::from_secs(60);
 /// The longest time that a plane may take to move to the wanted replica.
 const MOVE_LIMIT: Duration = Duration::from_secs(30);
+/// The longest time that a replica may take to end: it hands its planes over first.
+const END_LIMIT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(2);
 
 /// One replica process.
@@ -283,6 +285,24 @@ impl Ring {
     pub async fn drain(&self, index: usize) -> Result<()> {
         let server = format!("127.0.0.1:{}", self.replicas[index].port);
         self.tool(&["drain", "--server", &server]).await
+    }
+
+    /// Ends the replicas with SIGTERM, one after the other, then etcd with the value.
+    ///
+    /// # Errors
+    /// Returns an error if a replica has failed or does not end.
+    pub async fn stop(mut self) -> Result<()> {
+        for (index, replica) in self.replicas.iter_mut().enumerate() {
+            replica.child.tell(Told::End)?;
+            let ended = replica.child.end(END_LIMIT).await?;
+            ensure!(
+                ended.is_some_and(|status| status.success()),
+                "{} ended with {ended:?}: {}",
+                Self::name(index),
+                replica.child.last_words()
+            );
+        }
+        Ok(())
     }
 
     /// Kills a replica and starts it again.

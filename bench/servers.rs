@@ -207,14 +207,14 @@ impl Server {
         })
     }
 
-    /// Ends the server with SIGTERM where that leads to a clean end, and removes its folder.
+    /// Ends the server with SIGTERM and removes its folder.
     ///
     /// # Errors
     /// Returns an error if the server does not end, or has failed.
     pub async fn stop(self) -> Result<()> {
         let label = self.plane.label.clone();
         match self.host {
-            Host::Ring(ring) => drop(ring),
+            Host::Ring(ring) => ring.stop().await?,
             Host::Up(mut host) => {
                 if let Some(up) = host.up.take() {
                     let status = up.stop().await?;
