@@ -97,7 +97,8 @@ pub(crate) trait HeapSize {
 }
 
 /// Values by the content from which they are derived. Each is made once, even if several callers
-/// need it at the same time. Above `bytes_max` the least recently used values are dropped.
+/// need it at the same time. Above `bytes_max` the least recently used values are dropped. A value
+/// that is larger than that is returned and not kept.
 pub(crate) struct DocumentCache<V> {
     state: Mutex<CacheState<V>>,
     bytes_max: usize,
@@ -109,7 +110,7 @@ struct CacheState<V> {
     entries: HashMap<DocumentId, CachedDocument<V>>,
     /// The entries by [`CachedDocument::used_at`], least recently used first.
     order: BTreeMap<u64, DocumentId>,
-    /// The number of calls, which is the clock of `order`.
+    /// The number of uses, which is the clock of `order`.
     uses: u64,
     /// The number of values that were made.
     made: u64,
@@ -183,6 +184,13 @@ impl<V> CacheState<V> {
             _ => return,
         }
         self.bytes += bytes;
+        if bytes > bytes_max {
+            // Dropping all others would make no room for it.
+            self.remove(id);
+            return;
+        }
+        // It may have been made of others in this cache, which would otherwise count as used after it.
+        self.touch(id);
         while self.bytes > bytes_max {
             // A value that is still being made counts no bytes yet; dropping it would make it
             // twice.
@@ -190,10 +198,14 @@ impl<V> CacheState<V> {
             let Some(id) = self.order.values().find(is_made).copied() else {
                 break;
             };
-            if let Some(entry) = self.entries.remove(&id) {
-                self.order.remove(&entry.used_at);
-                self.bytes -= entry.bytes;
-            }
+            self.remove(id);
+        }
+    }
+
+    fn remove(&mut self, id: DocumentId) {
+        if let Some(entry) = self.entries.remove(&id) {
+            self.order.remove(&entry.used_at);
+            self.bytes -= entry.bytes;
         }
     }
 }

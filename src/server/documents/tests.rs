@@ -217,7 +217,27 @@ fn a_cache_stays_within_its_bytes_and_keeps_what_is_used() {
     assert!(cache.state.lock().bytes <= 100);
     let kept = cache.state.lock().entries.len();
     assert_eq!((kept, cache.state.lock().order.len()), (3, 3));
-    // The cache returns a value that is too large for it and does not keep it.
+}
+
+#[test]
+fn a_value_that_is_too_large_for_a_cache_takes_no_place_of_others() {
+    let (cache, id) = (DocumentCache::new(100), DocumentId::of(&"kept"));
+    let kept = cache.get(id, || Weight(30));
     assert_eq!(cache.get(DocumentId::of(&"large"), || Weight(200)).0, 200);
-    assert_eq!(cache.state.lock().bytes, 0);
+    assert!(Arc::ptr_eq(&kept, &cache.get(id, || Weight(30))));
+    let state = cache.state.lock();
+    let kept = (state.bytes, state.entries.len(), state.order.len());
+    assert_eq!(kept, (30, 1, 1));
+}
+
+#[test]
+fn a_value_is_kept_longer_than_those_that_it_was_made_of() {
+    let (cache, whole) = (DocumentCache::new(100), DocumentId::of(&"whole"));
+    let first = cache.get(whole, || {
+        for at in 0..4 {
+            cache.get(DocumentId::of(&at), || Weight(30));
+        }
+        Weight(30)
+    });
+    assert!(Arc::ptr_eq(&first, &cache.get(whole, || Weight(30))));
 }
