@@ -83,6 +83,10 @@ const UNREAD_BY_STRANGER_MAX: usize = 32;
 /// Longest head of a request, in bytes. More would let clients without a credential use that much
 /// memory on each connection.
 const HEADER_LIST_BYTES: u32 = 256 * 1024;
+/// Headers of a request over HTTP/1.1. With the library's own limit of 100, users in many groups get 431, because front
+/// proxies and impersonation send a header for each group. With more, all requests would cost more: to parse a head,
+/// however short, the library allocates 64 bytes for each header that there may be.
+const HTTP1_HEADERS_MAX: usize = 1024;
 /// A silent HTTP/2 client gets a ping after this time; without it, clients behind a broken network
 /// would keep their connections.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
@@ -479,6 +483,7 @@ async fn serve_h1(
     let serving = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(state.limits.head_time_max)
+        .max_headers(HTTP1_HEADERS_MAX)
         .serve_connection(TokioIo::new(stream), service)
         .with_upgrades();
     let mut serving = std::pin::pin!(serving);

@@ -155,3 +155,24 @@ async fn masters_may_act_as_others_and_others_may_not() {
     // The text is that of the mode that was tried first.
     assert_eq!(refused.json()["details"]["kind"], "pods");
 }
+
+#[tokio::test]
+async fn a_user_in_a_thousand_groups_is_served_with_either_protocol() {
+    let server = start().await;
+    let groups: Vec<_> = (0..1000).map(|at| format!("group-{at}")).collect();
+    let mut headers = vec![
+        ("impersonate-user", "joe"),
+        ("impersonate-group", SYSTEM_MASTERS),
+    ];
+    headers.extend(
+        groups
+            .iter()
+            .map(|group| ("impersonate-group", group.as_str())),
+    );
+    for protocol in PROTOCOLS {
+        let mut client = Client::admin(&server, protocol).await;
+        let reply = client.send(Method::GET, "/api/v1/pods", &headers, "").await;
+        assert_eq!(reply.status, StatusCode::OK, "{protocol:?}");
+        assert_eq!(reply.json()["user"], "joe", "{protocol:?}");
+    }
+}

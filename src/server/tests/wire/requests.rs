@@ -497,6 +497,28 @@ async fn a_large_body_does_not_hold_up_others() {
     assert_eq!(large.status, StatusCode::OK, "{}", large.text());
 }
 
+/// Clients without a credential send heads too.
+#[tokio::test]
+async fn a_head_beyond_the_limit_of_its_protocol_gets_431() {
+    let server = start().await;
+    let (short, long) = ("x".repeat(8), "x".repeat(1024));
+    let (taken, refused) = (StatusCode::OK, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
+    for (protocol, count, value, status) in [
+        (Protocol::Http1, 1000, &short, taken),
+        (Protocol::Http1, 1100, &short, refused),
+        (Protocol::Http1, 300, &long, taken),
+        (Protocol::Http2, 1100, &short, taken),
+        (Protocol::Http2, 200, &long, taken),
+        (Protocol::Http2, 300, &long, refused),
+    ] {
+        let headers = vec![("x-padding-of-the-head", value.as_str()); count];
+        let mut stranger = Client::with(&server, protocol, None, None).await;
+        let answer = stranger.open(Method::GET, "/version", &headers, "").await;
+        let sent = format!("{count} of {} bytes with {protocol:?}", value.len());
+        assert_eq!(answer.status(), status, "{sent}");
+    }
+}
+
 #[tokio::test]
 async fn a_client_of_plain_http_is_told_that_the_port_speaks_tls() {
     let server = start().await;
