@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use polyplane_registry::{DocumentId, ServedGroup, ServedGroups, ServedVersion};
 
 use crate::documents::discovery::{Discovery, VersionPart};
-use crate::documents::openapi::Document;
+use crate::documents::openapi::OpenApiDocuments;
 use crate::operations::exposition::{Exposition, Kind};
 
 /// Bytes of discovery documents in each of the two caches, that of whole tables and that of
@@ -27,13 +27,16 @@ const DISCOVERY_BYTES_MAX: usize = 16 << 20;
 /// Bytes of OpenAPI documents in the cache. The built-in kinds need about two megabytes; a cache
 /// below that would make documents again for each request.
 const OPEN_API_BYTES_MAX: usize = 32 << 20;
+/// Bytes of the hashes of OpenAPI documents: about 40 000 hashes. If those of one plane did not fit, a
+/// change of one definition would make all documents of the plane again.
+const OPEN_API_HASHES_BYTES_MAX: usize = 16 << 20;
 
 /// The documents of all kinds that any plane serves.
 pub(crate) struct Documents {
     address: String,
     versions: DocumentCache<VersionPart>,
     discovery: DocumentCache<Discovery>,
-    open_api: DocumentCache<Document>,
+    open_api: OpenApiDocuments,
 }
 
 impl Documents {
@@ -43,7 +46,7 @@ impl Documents {
             address,
             versions: DocumentCache::new(DISCOVERY_BYTES_MAX),
             discovery: DocumentCache::new(DISCOVERY_BYTES_MAX),
-            open_api: DocumentCache::new(OPEN_API_BYTES_MAX),
+            open_api: OpenApiDocuments::new(OPEN_API_BYTES_MAX),
         }
     }
 
@@ -84,8 +87,8 @@ impl Documents {
         }
     }
 
-    /// Returns the cache of OpenAPI documents.
-    pub(crate) fn open_api(&self) -> &DocumentCache<Document> {
+    /// Returns the OpenAPI documents.
+    pub(crate) fn open_api(&self) -> &OpenApiDocuments {
         &self.open_api
     }
 }
@@ -140,6 +143,14 @@ impl<V: HeapSize> DocumentCache<V> {
 
     fn made(&self) -> u64 {
         self.state.lock().made
+    }
+
+    /// Returns the value of this content if the cache has it.
+    pub(crate) fn find(&self, id: DocumentId) -> Option<Arc<V>> {
+        let mut state = self.state.lock();
+        let found = Arc::clone(state.entries.get(&id)?.cell.get()?);
+        state.touch(id);
+        Some(found)
     }
 
     /// Returns the value of this content. If the cache does not have it, `make` makes it.

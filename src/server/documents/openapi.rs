@@ -3,7 +3,8 @@
 //! Version 3 has an index and one document per group and version, each named by the hash of its
 //! content, so that clients can cache it; version 2 is one document for all groups. Documents are
 //! cached compressed, because they are large and nearly every client accepts gzip. The key of a
-//! cached document is the content from which it is derived, so that planes share it.
+//! cached document is the content from which it is derived, so that planes share it. Hashes are also
+//! cached apart from their documents, so that an index is made without documents that were dropped.
 
 mod conditions;
 mod custom;
@@ -36,7 +37,7 @@ use crate::answer::respond::{Refusal, Reply, bare};
 use crate::documents::discovery::hash;
 use crate::documents::openid::OpenIdDocument;
 use crate::documents::paths::PathRequest;
-use crate::documents::{DocumentCache, HeapSize};
+use crate::documents::{DocumentCache, HeapSize, OPEN_API_HASHES_BYTES_MAX};
 use crate::request::charge::charged;
 use conditions::Verdict;
 
@@ -54,6 +55,18 @@ const PROTOBUF_2_ASKED: &str = "application/com.github.proto-openapi.spec.v2@v1.
 /// The same two of version 3.
 const PROTOBUF_3: &str = "application/com.github.proto-openapi.spec.v3.v1.0+protobuf";
 const PROTOBUF_3_ASKED: &str = "application/com.github.proto-openapi.spec.v3@v1.0+protobuf";
+
+/// Bytes that a hash needs in its cache beside its text, most of them in the maps of the cache.
+const HASH_ENTRY_BYTES: usize = 256;
+
+/// The hash of a document, in hexadecimal.
+struct DocumentHash(String);
+
+impl HeapSize for DocumentHash {
+    fn bytes(&self) -> usize {
+        self.0.len() + HASH_ENTRY_BYTES
+    }
+}
 
 /// A document, compressed, and the hash of its plain form, or of another form of the document.
 pub(crate) struct Document {
@@ -73,27 +86,44 @@ impl HeapSize for Document {
 
 impl Document {
     fn new(media_type: &'static str, plain: &[u8]) -> Self {
-        Self::hashed(media_type, plain, hash(plain), SystemTime::now())
+        Self::hashed(media_type, plain, hash(plain))
     }
 
-    /// Creates another form of this document. Both have one hash, because the index names documents
-    /// without their form.
-    fn in_form(&self, media_type: &'static str, plain: &[u8]) -> Self {
-        Self::hashed(media_type, plain, self.hash.clone(), self.made)
-    }
-
-    fn hashed(media_type: &'static str, plain: &[u8], hash: String, made: SystemTime) -> Self {
+    fn hashed(media_type: &'static str, plain: &[u8], hash: String) -> Self {
         Self {
             media_type,
             hash,
             gzip: compressed(plain),
             length: plain.len(),
-            made,
+            made: SystemTime::now(),
         }
     }
 
     pub(crate) fn etag(&self) -> HeaderValue {
         HeaderValue::try_from(format!("\"{}\"", self.hash)).expect("hexadecimal is ASCII")
+    }
+}
+
+/// The OpenAPI documents of all kinds that any plane serves.
+pub(crate) struct OpenApiDocuments {
+    cache: DocumentCache<Document>,
+    /// The hashes of documents of groups and versions, also of those that were dropped from `cache`. The
+    /// index needs one of each.
+    hashes: DocumentCache<DocumentHash>,
+}
+
+impl OpenApiDocuments {
+    /// Creates empty caches. `bytes_max` limits the documents.
+    pub(crate) fn new(bytes_max: usize) -> Self {
+        Self {
+            cache: DocumentCache::new(bytes_max),
+            hashes: DocumentCache::new(OPEN_API_HASHES_BYTES_MAX),
+        }
+    }
+
+    /// Returns how many documents were made.
+    pub(crate) fn made(&self) -> u64 {
+        self.cache.made()
     }
 }
 
@@ -195,23 +225,37 @@ impl<'t> Part<'t> {
     pub(crate) fn document(
         self,
         table: &ServedGroups,
-        documents: &DocumentCache<Document>,
+        documents: &OpenApiDocuments,
     ) -> Arc<Document> {
-        let make = || Document::new(JSON, &json::to_vec(&self.make(table)));
-        documents.get(self.content(table), make)
+        let id = self.content(table);
+        documents.cache.get(id, || {
+            let made = Document::new(JSON, &json::to_vec(&self.make(table)));
+            let known = documents.hashes.get(id, || DocumentHash(made.hash.clone()));
+            debug_assert_eq!(known.0, made.hash, "one content has two documents");
+            made
+        })
     }
 
-    /// Returns the document as protobuf.
+    /// Returns the document as protobuf. It has the hash of the JSON, because the index names documents
+    /// without their form.
     pub(crate) fn binary(
         self,
         table: &ServedGroups,
-        documents: &DocumentCache<Document>,
+        documents: &OpenApiDocuments,
     ) -> Arc<Document> {
         let id = DocumentId::of(&("v3 as protobuf", self.content(table)));
-        documents.get(id, || {
+        documents.cache.get(id, || {
             let plain = proto::version3(&self.make(table));
-            self.document(table, documents).in_form(PROTOBUF_3, &plain)
+            Document::hashed(PROTOBUF_3, &plain, self.hash(table, documents))
         })
+    }
+
+    /// Returns the hash of the document. If it is not known, the document is made.
+    fn hash(self, table: &ServedGroups, documents: &OpenApiDocuments) -> String {
+        match documents.hashes.find(self.content(table)) {
+            Some(known) => known.0.clone(),
+            None => self.document(table, documents).hash.clone(),
+        }
     }
 }
 
@@ -221,16 +265,16 @@ fn has_document(group: &ServedGroup) -> bool {
 }
 
 /// Returns the index of version 3, which names each document by its hash.
-pub(crate) fn index(served: Served<'_>, documents: &DocumentCache<Document>) -> Arc<Document> {
+pub(crate) fn index(served: Served<'_>, documents: &OpenApiDocuments) -> Arc<Document> {
     let table = served.table;
     let id = DocumentId::of(&("index", served.issues_tokens, table.content));
-    documents.get(id, || {
-        // Held, so that they are unpacked once for all documents.
+    documents.cache.get(id, || {
+        // Held, so that they are unpacked once for all documents that have to be made.
         let _descriptions = Descriptions::shared();
         let mut paths = Map::new();
         for part in Part::all(served) {
-            let (name, document) = (part.name(), part.document(table, documents));
-            let url = format!("/openapi/v3/{name}?hash={}", document.hash);
+            let (name, hash) = (part.name(), part.hash(table, documents));
+            let url = format!("/openapi/v3/{name}?hash={hash}");
             paths.insert(name, json!({"serverRelativeURL": (url)}));
         }
         let index = json!({"paths": (Value::Object(paths))});
@@ -239,10 +283,10 @@ pub(crate) fn index(served: Served<'_>, documents: &DocumentCache<Document>) -> 
 }
 
 /// Returns the document of version 2 in one form.
-fn whole(served: Served<'_>, documents: &DocumentCache<Document>, form: Form) -> Arc<Document> {
+fn whole(served: Served<'_>, documents: &OpenApiDocuments, form: Form) -> Arc<Document> {
     let of = (served.issues_tokens, served.table.content);
     let id = DocumentId::of(&("v2", form.media_types(), of));
-    documents.get(id, || match form {
+    documents.cache.get(id, || match form {
         Form::Protobuf2 => Document::new(PROTOBUF_2, &proto::version2(&everything(served))),
         Form::Json | Form::Protobuf3 => Document::new(JSON, &json::to_vec(&everything(served))),
     })

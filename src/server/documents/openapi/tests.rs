@@ -129,7 +129,7 @@ fn planes_that_issue_tokens_document_how_to_verify_them() {
         assert!(Part::all(other).all(|part| part.name() != name), "{name}");
         assert_eq!(everything(other).at(&["paths", path.as_str()]), None);
     }
-    let documents = DocumentCache::new(OPEN_API_BYTES_MAX);
+    let documents = OpenApiDocuments::new(OPEN_API_BYTES_MAX);
     let indexes = [issuing, other].map(|served| index(served, &documents).etag());
     assert_ne!(indexes[0], indexes[1], "the cache keeps them apart");
     let forms = [issuing, other].map(|served| whole(served, &documents, Form::Json).etag());
@@ -264,4 +264,76 @@ fn metadata_of_signing_requests_is_not_described() {
     assert_eq!(text(request), "");
     assert_eq!(text(&format!("{request}List")), "");
     assert!(!text("io.k8s.api.core.v1.PodList").is_empty());
+}
+
+/// Bytes in which some indexes and documents find room, but not all documents of the built-in kinds.
+const FEW_BYTES: usize = 64 << 10;
+
+/// Returns how many documents were made for an index, itself included.
+fn made_for_index(of: Served<'_>, documents: &OpenApiDocuments) -> u64 {
+    let earlier = documents.made();
+    index(of, documents);
+    documents.made() - earlier
+}
+
+/// A plane with thousands of versions has more documents than fit into the cache. Each change of a definition, and
+/// each request for the index, made all of them anew.
+#[test]
+fn an_index_makes_only_the_documents_whose_hashes_are_not_known() {
+    let schemas = schemas();
+    let scope = r#""kind":"Deployment","namespaced":"#;
+    let changed = ROWS.replacen(&format!("{scope}true"), &format!("{scope}false"), 1);
+    assert_ne!(changed, ROWS);
+    let (before, after) = (table(ROWS, &schemas, 1), table(&changed, &schemas, 2));
+    let (first, second) = (served(&before), served(&after));
+    let documents = OpenApiDocuments::new(FEW_BYTES);
+    let all = Part::all(first).count();
+    let made = usize::try_from(made_for_index(first, &documents));
+    assert_eq!(made, Ok(all + 1), "each document and the index");
+    let is_kept = |part: &Part<'_>| documents.cache.find(part.content(&before)).is_some();
+    let kept = Part::all(first).filter(is_kept).count();
+    assert!(kept < all, "all documents fit in");
+    assert_eq!(made_for_index(first, &documents), 0);
+    let without_tokens = Served {
+        issues_tokens: false,
+        ..first
+    };
+    let made = made_for_index(without_tokens, &documents);
+    assert_eq!(made, 1, "the index");
+    let made = made_for_index(second, &documents);
+    assert_eq!(made, 2, "the changed document and the index");
+    let both = Part::all(first).zip(Part::all(second));
+    let differ =
+        both.filter(|(one, other)| one.hash(&before, &documents) != other.hash(&after, &documents));
+    let names: Vec<String> = differ.map(|(one, _)| one.name()).collect();
+    assert_eq!(names, ["apis/apps/v1"]);
+}
+
+#[test]
+fn a_document_that_was_dropped_is_made_again_with_the_hash_of_its_bytes() {
+    let table = built_in();
+    // Keeps no document.
+    let documents = OpenApiDocuments::new(0);
+    for name in ["version", "apis/apps/v1"] {
+        let part = Part::all(served(&table)).find(|part| part.name() == name);
+        let part = part.expect("it is built in");
+        let tag = format!("\"{}\"", hash(&json::to_vec(&part.make(&table))));
+        let earlier = documents.made();
+        let text = || part.document(&table, &documents).etag();
+        let binary = || part.binary(&table, &documents).etag();
+        assert_eq!([text(), binary(), text()], [&*tag; 3], "{name}");
+        // With the hash, protobuf is made without the JSON.
+        assert_eq!(documents.made() - earlier, 3, "{name}");
+    }
+}
+
+#[test]
+fn a_change_that_no_document_shows_changes_no_hash() {
+    let (documents, schemas) = (OpenApiDocuments::new(OPEN_API_BYTES_MAX), schemas());
+    let changed = ROWS.replacen(r#""shortNames":["deploy"]"#, r#""shortNames":["dp"]"#, 1);
+    assert_ne!(changed, ROWS);
+    let tables = [ROWS, changed.as_str()].map(|rows| table(rows, &schemas, 1));
+    assert_ne!(tables[0].content, tables[1].content);
+    let tags = tables.map(|table| index(served(&table), &documents).etag());
+    assert_eq!(tags[0], tags[1]);
 }
