@@ -154,6 +154,10 @@ impl<V: HeapSize> DocumentCache<V> {
     }
 
     /// Returns the value of this content. If the cache does not have it, `make` makes it.
+    ///
+    /// A second caller blocks its thread until the first has made the value, for at most as long as it would need to
+    /// make it. So it waits where the value is made: that is aside from the worker threads for OpenAPI documents, which
+    /// take up to a second, and in a turn of the plane for discovery, which takes milliseconds (`Pipeline::path_of`).
     pub(crate) fn get(&self, id: DocumentId, make: impl FnOnce() -> V) -> Arc<V> {
         let cell = self.state.lock().touch(id);
         let mut is_new = false;
