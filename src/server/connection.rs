@@ -80,8 +80,9 @@ const FAULTY_STREAMS_MAX: usize = 1024;
 /// Answers that a connection which has proven nobody may leave unread, because it gives their streams no room; one
 /// more is a reset of its stream. With more, strangers could fill memory with streams that wait.
 const UNREAD_BY_STRANGER_MAX: usize = 32;
-/// Longest head of a request, in bytes. More would let clients without a credential use that much
-/// memory on each connection.
+/// Longest head of a request over HTTP/2, in bytes as that protocol counts them. No share of the memory budget counts
+/// heads, each stream may have one, and many short headers take several times as much memory as they count: with more,
+/// clients without a credential could fill the memory.
 const HEADER_LIST_BYTES: u32 = 256 * 1024;
 /// Headers of a request over HTTP/1.1. With the library's own limit of 100, users in many groups get 431, because front
 /// proxies and impersonation send a header for each group. With more, all requests would cost more: to parse a head,
