@@ -11,7 +11,7 @@ use std::time::Duration;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
 use polyplane_fairness::PlaneMeter;
-use polyplane_storage::{Revision, Store};
+use polyplane_storage::{Health, Revision, Store};
 use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, OnceCell, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
@@ -226,6 +226,15 @@ impl Plane {
     #[must_use]
     pub fn store_is_nearly_full(&self) -> bool {
         self.store().is_nearly_full()
+    }
+
+    /// Returns why the plane's store takes no writes at all, deletions included, if that is known.
+    #[must_use]
+    pub fn store_read_only(&self) -> Option<String> {
+        match self.store().health() {
+            Health::ReadOnly { reason } => Some(reason),
+            Health::Ok | Health::Failed { .. } => None,
+        }
     }
 
     /// Returns whether the plane was opened from its former owner's export.

@@ -75,6 +75,26 @@ async fn a_nearly_full_store_gets_deletions_and_no_new_data_of_clients() {
     made.expect("the store has room again");
 }
 
+#[tokio::test(start_paused = true)]
+async fn creations_and_deletions_get_the_same_reason_once_the_store_is_full() {
+    let site = Site::open(Vec::new()).await;
+    site.make("small", "x").await;
+    site.store.plan().nearly_fill();
+    site.store.plan().fill();
+    for ask in [
+        named("new"),
+        patch("small", &"y".repeat(2000)),
+        delete("small"),
+    ] {
+        let refused = site.send(of_client(ask)).await;
+        let error = refused.expect_err("nothing is written");
+        assert_eq!((error.code, error.retry_after_seconds()), (503, Some(1)));
+        let why = "no space: the disk is full by plan";
+        assert!(error.message.contains(why), "{error:?}");
+        assert!(!error.message.contains("still pass"), "{error:?}");
+    }
+}
+
 /// Returns a config map of a layer.
 fn layered(name: &str, value: &str) -> LayerObject {
     let head = format!(r#"{{"metadata":{{"name":"{name}","namespace":"ns","uid":"${{UID}}","#);

@@ -14,7 +14,7 @@ use crate::plan::Interrupted;
 use crate::request::call::Call;
 use crate::write::{PlannedWrite, RETRY_SECONDS};
 use polyplane_apimachinery::status::{ApiError, Qualified};
-use polyplane_plane::{Claim, Full, Growth, Key, Operation, Room, Snapshot, Write};
+use polyplane_plane::{Claim, Full, Growth, Key, Operation, Room, Snapshot, SubmitError, Write};
 
 /// Bytes that a write may add while the store is nearly full. With fewer, a client could not remove the
 /// finalizers of an object whose field manager it was not before, or say in its status what still uses it.
@@ -58,7 +58,7 @@ fn add(call: &Call<'_>, key: &Key, cut: &Snapshot, write: &mut Write) -> Result<
         return Ok(());
     }
     if is_nearly_full && (growth.bytes > SMALL_GROWTH_BYTES || creates(cut, write)) {
-        return Err(nearly_full());
+        return Err(nearly_full(call));
     }
     let Some(room) = room else {
         return Ok(());
@@ -80,8 +80,12 @@ fn creates(cut: &Snapshot, write: &Write) -> bool {
     })
 }
 
-/// Returns the refusal, with the code and the `Retry-After` of one by a full store.
-fn nearly_full() -> ApiError {
+/// Returns the refusal, with the code and the `Retry-After` of one by a full store. A store that has become full is
+/// also nearly full, and then this write gets the reason that deletions get.
+fn nearly_full(call: &Call<'_>) -> ApiError {
+    if let Some(reason) = call.tenant.plane.store_read_only() {
+        return super::refusal(&SubmitError::ReadOnly(reason));
+    }
     let why = format!(
         "the store is nearly full: deletions still pass, and updates that add at most {SMALL_GROWTH_BYTES} bytes \
          to it; try again once the store has more room"
