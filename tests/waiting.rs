@@ -134,6 +134,16 @@ async fn a_replica_without_its_store_waits_says_why_and_ends_at_once() -> Result
     }
     let refused = replica.until("/api/v1/namespaces", known).await?;
     refused.refuses(503, "waits for its store")?;
+    // `kubectl plane` prints the message.
+    let admin = Client::open(&replica.admin()?).await?;
+    for path in ["ring", "ring/terms", "top", "locate/team-a"] {
+        let refused = admin.get(&format!("/polyplane/{path}")).await?;
+        refused.refuses(503, "waits for its store")?;
+        ensure!(refused.body["details"]["retryAfterSeconds"] == 1);
+    }
+    let raise = "/polyplane/ring/raise-floor";
+    let refused = admin.post(raise, &json!({})).await?;
+    refused.refuses(503, "waits for its store")?;
     let listed = replica
         .until("/clusters/team-a/api/v1/pods", |_| true)
         .await?;

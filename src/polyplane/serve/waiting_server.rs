@@ -150,6 +150,15 @@ impl Backend for WaitingBackend {
         false
     }
 
+    /// For every path: which of them exist is known once the replica itself serves.
+    fn report<'a>(&'a self, _: &'a str) -> Option<BoxFuture<'a, Result<Vec<u8>, ApiError>>> {
+        Some(Box::pin(std::future::ready(Err(self.0.refusal()))))
+    }
+
+    fn command<'a>(&'a self, path: &'a str) -> Option<BoxFuture<'a, Result<Vec<u8>, ApiError>>> {
+        self.report(path)
+    }
+
     fn checks(&self) -> Vec<HealthCheck> {
         let (waiting, joining) = (Arc::clone(&self.0), Arc::clone(&self.0));
         let store = move || {
@@ -196,6 +205,11 @@ impl Backend for WaitingBackend {
 }
 
 impl WaitingState {
+    /// Returns the answer to a request that needs the store or the ring.
+    fn refusal(&self) -> ApiError {
+        ApiError::service_unavailable(self.why_unavailable()).with_retry_after(1)
+    }
+
     fn why_unavailable(&self) -> String {
         match self.wait.join_problem() {
             Some(why) => why,
@@ -252,7 +266,6 @@ impl PlaneApi for WaitingRoot {
     }
 
     fn handle(&self, _: ResourceRequest) -> BoxFuture<'_, Result<Answer, ApiError>> {
-        let refusal = ApiError::service_unavailable(self.0.why_unavailable());
-        Box::pin(std::future::ready(Err(refusal.with_retry_after(1))))
+        Box::pin(std::future::ready(Err(self.0.refusal())))
     }
 }
