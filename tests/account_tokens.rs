@@ -371,6 +371,13 @@ async fn a_revoked_account_keeps_what_it_gets_afterwards() -> Result<()> {
         for token in &fresh {
             ensure!(plane.status(token).await? == 200 && reviewed(token).await?);
         }
+        // A revocation dates `iat` of the next tokens ahead, but they are valid at once.
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
+        for token in &fresh[..2] {
+            let claims = claims(token)?;
+            let begins = claims["nbf"].as_u64().context("a token has nbf")?;
+            ensure!(begins <= now.as_secs(), "{claims}");
+        }
         earlier.extend(fresh);
         let account = "system:serviceaccount:default:builder";
         let admin = Client::open(&root).await?;

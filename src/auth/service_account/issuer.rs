@@ -156,8 +156,8 @@ impl TokenIssuer {
         Self { revoked, ..self }
     }
 
-    /// Returns the earliest time that a token of this user, issued at `now`, may name as its own, in
-    /// seconds since 1970. That of a revocation may be a little ahead, because clocks differ.
+    /// Returns the `iat` of a token of this user that is issued at `now`, in seconds since 1970. After a
+    /// revocation it may be a little ahead, because clocks differ.
     pub fn issue_time(&self, user: &str, now: i64) -> i64 {
         let before = Revocation::newest(&self.revoked, user);
         before.map_or(now, |before| before.max(now))

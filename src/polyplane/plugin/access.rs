@@ -188,9 +188,16 @@ fn ended(name: &str, user: &str, plane: &Value) -> String {
         Some(time) if !time.is_empty() => time,
         Some(_) | None => "now",
     };
+    let later = match user.starts_with("system:serviceaccount:") {
+        true => {
+            ". The time is a few seconds ahead, because the clocks of replicas differ: the control plane accepts \
+             new tokens of the account at once, others that check when a token was issued may refuse them until then"
+        }
+        false => "",
+    };
     format!(
         "whatever was issued to user {user:?} of control plane {name:?} before {before} is refused at every \
-         replica, and watches that it opened end. The server keeps no list of users, so it does not know \
+         replica, and watches that it opened end{later}. The server keeps no list of users, so it does not know \
          whether there is one of that name"
     )
 }
@@ -390,6 +397,12 @@ mod tests {
             "{said}"
         );
         assert!(said.contains("no list of users"), "{said}");
+        assert!(!said.contains("tokens"), "{said}");
+        let account = ended("a", "system:serviceaccount:default:builder", &plane);
+        assert!(
+            account.contains("accepts new tokens of the account at once"),
+            "{account}"
+        );
         plane.remove(&["spec"]);
         assert!(ended("a", "jane", &plane).contains("before now is refused"));
     }

@@ -133,8 +133,8 @@ fn issue(call: &Call<'_>, cut: &Snapshot, tree: &mut Value) -> Result<(), ApiErr
         binding: bound,
         warn_after,
     };
-    let issued = issuer.issue_time(&claims.user_name(), now);
-    (claims.issued_at, claims.not_before) = (Some(issued), Some(issued));
+    // `nbf` stays the present: many relying parties check it without any leeway, and do not check `iat`.
+    claims.issued_at = Some(issuer.issue_time(&claims.user_name(), now));
     let token = issuer.sign(&claims).map_err(ApiError::internal)?;
     if token.len() > TOKEN_BYTES_MAX {
         let message = format!("the token would have more than {TOKEN_BYTES_MAX} bytes");
