@@ -13,11 +13,11 @@ const OVER_MAX: Duration = Duration::from_secs(86_400);
 pub struct SpecLimitOptions {
     /// Name of the control plane.
     pub name: String,
-    /// Requests in a second; `none` takes the limit away, so that the server's default holds.
-    #[arg(long, value_name = "NUMBER", allow_hyphen_values = true, value_parser = number)]
+    /// Requests in a second, at least 1; `none` takes the limit away, so that the server's default holds.
+    #[arg(long, value_name = "NUMBER", allow_hyphen_values = true, value_parser = rate)]
     pub requests: Option<Limit>,
-    /// Changing requests in a second, or `none`.
-    #[arg(long, value_name = "NUMBER", allow_hyphen_values = true, value_parser = number)]
+    /// Changing requests in a second, at least 1, or `none`.
+    #[arg(long, value_name = "NUMBER", allow_hyphen_values = true, value_parser = rate)]
     pub writes: Option<Limit>,
     /// Open watches, or `none`.
     #[arg(long, value_name = "NUMBER", allow_hyphen_values = true, value_parser = number)]
@@ -40,13 +40,20 @@ pub enum Limit {
     Most(u64),
 }
 
+/// Reads a rate. With none at all nobody could use the control plane, so the server refuses a rate of 0.
+fn rate(text: &str) -> Result<Limit, String> {
+    at_least(1, text)
+}
+
 fn number(text: &str) -> Result<Limit, String> {
-    match text {
-        "none" => Ok(Limit::None),
-        text => text
-            .parse()
-            .map(Limit::Most)
-            .map_err(|_| "give a whole number, not below 0, or `none`".to_owned()),
+    at_least(0, text)
+}
+
+fn at_least(min: u64, text: &str) -> Result<Limit, String> {
+    match (text, text.parse::<u64>()) {
+        ("none", _) => Ok(Limit::None),
+        (_, Ok(limit)) if limit >= min => Ok(Limit::Most(limit)),
+        _ => Err(format!("give a whole number, not below {min}, or `none`")),
     }
 }
 
@@ -107,15 +114,29 @@ mod tests {
 
     #[test]
     fn a_limit_below_zero_is_refused_with_what_can_be_given() {
-        for flag in ["--requests", "--writes", "--watches", "--objects"] {
+        let flags = [
+            ("--requests", 1),
+            ("--writes", 1),
+            ("--watches", 0),
+            ("--objects", 0),
+        ];
+        for (flag, min) in flags {
             for value in ["-5", "-1.5", "many", "--bytes"] {
                 let said = refused(&["limits", "a", flag, value]);
                 let words = format!("invalid value '{value}' for '{flag} <NUMBER>'");
                 assert!(said.contains(&words), "{said}");
-                assert!(said.contains("not below 0, or `none`"), "{said}");
+                let words = format!("not below {min}, or `none`");
+                assert!(said.contains(&words), "{said}");
                 assert!(!said.contains("tip:"), "{said}");
             }
         }
+        // As the server does.
+        for flag in ["--requests", "--writes"] {
+            let said = refused(&["limits", "a", flag, "0"]);
+            assert!(said.contains("not below 1, or `none`"), "{said}");
+        }
+        let none_at_all = ["test", "limits", "a", "--watches", "0", "--objects", "0"];
+        assert!(Typed::try_parse_from(none_at_all).is_ok());
         let said = refused(&["limits", "a", "--bytes", "-5Mi"]);
         assert!(said.contains("512Mi") && !said.contains("tip:"), "{said}");
         let typed = ["test", "limits", "a", "--requests", "5", "--bytes", "none"];
