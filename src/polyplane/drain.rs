@@ -32,7 +32,7 @@ const REPORT_PATIENCE: Duration = Duration::from_secs(2);
 pub fn run(options: DrainOptions) -> anyhow::Result<()> {
     crate::process::once(async move {
         let answer = ask(&options).await?;
-        check(answer.code, &answer.text(), &options.server)?;
+        check(answer.code, &answer.message(), &options.server)?;
         println!("drained");
         Ok(())
     })
@@ -187,12 +187,23 @@ mod tests {
     }
 
     #[test]
+    fn what_keeps_a_replica_from_draining_is_shown_without_the_status_around_it() {
+        let shown = |body: &'static str| {
+            let bytes = Bytes::from_static(body.as_bytes());
+            Answer { code: 503, bytes }.message()
+        };
+        let status = r#"{"kind":"Status","message":"nobody takes 9","code":503}"#;
+        assert_eq!(shown(status), "nobody takes 9");
+        assert_eq!(shown("no object\n"), "no object");
+    }
+
+    #[test]
     fn a_server_that_is_alone_needs_no_drain() {
         let said = |code| check(code, "its words", "127.0.0.1:6443").map_err(|why| why.to_string());
         assert_eq!(said(200), Ok(()));
         let alone = said(404).expect_err("there is nobody to drain to");
         assert!(alone.contains("SIGTERM") && alone.contains("127.0.0.1:6443"));
-        let failed = said(500).expect_err("not drained");
-        assert!(failed.contains("500") && failed.contains("its words"));
+        let failed = said(503).expect_err("not drained");
+        assert!(failed.contains("503") && failed.contains("its words"));
     }
 }

@@ -227,7 +227,8 @@ impl Planes {
     }
 
     /// Returns whether every member is draining, so that no member accepts planes.
-    fn is_last(&self) -> bool {
+    #[must_use]
+    pub fn is_last(&self) -> bool {
         let view = self.ring().view();
         view.members()
             .all(|member| member.standing == Standing::Draining)

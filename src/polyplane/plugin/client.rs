@@ -67,6 +67,17 @@ impl Answer {
     pub fn text(&self) -> String {
         excerpt(String::from_utf8_lossy(&self.bytes).trim())
     }
+
+    /// Returns the message of the `Status` in the body, or else [`Self::text`].
+    pub fn message(&self) -> String {
+        let parsed = json::parse(&self.bytes, &json::Limits::default());
+        match parsed.map(|parsed| parsed.value) {
+            Ok(status) if !status.str_at(&["message"]).is_empty() => {
+                excerpt(status.str_at(&["message"]))
+            }
+            _ => self.text(),
+        }
+    }
 }
 
 /// Sends requests to one server as one user.

@@ -5,6 +5,10 @@ use crate::replica::plane_directory::PlaneDirectory;
 use polyplane_storage::{Health, Store};
 use serde::Serialize;
 
+/// Why a replica that is alone, or drains with all others, keeps its planes.
+const NO_SUCCESSOR: &str = "no other serving replica is left in the ring to take them; this one goes on answering \
+                            for them until it ends";
+
 /// What a replica still holds.
 #[derive(Debug, Serialize, PartialEq, Eq)]
 pub struct DrainReport {
@@ -19,7 +23,17 @@ impl DrainReport {
     /// Returns what a replica holds now.
     pub fn of(directory: &PlaneDirectory) -> Self {
         let planes = &directory.planes;
-        Self::new(planes.stats().owned, &**planes.store())
+        let report = Self::new(planes.stats().owned, &**planes.store());
+        match planes.is_last() {
+            true => report.of_the_last(),
+            false => report,
+        }
+    }
+
+    /// Says that no other replica takes planes, unless it is the store that keeps them here.
+    fn of_the_last(mut self) -> Self {
+        self.cause.get_or_insert_with(|| NO_SUCCESSOR.to_owned());
+        self
     }
 
     fn new(held: usize, store: &dyn Store) -> Self {
@@ -58,6 +72,25 @@ mod tests {
     use super::*;
     use polyplane_storage::{FaultyStore, MemoryOptions, MemoryStore};
     use std::sync::Arc;
+
+    #[test]
+    fn a_drain_of_the_last_replica_says_that_nobody_takes_its_planes_and_that_it_goes_on() {
+        let memory = MemoryStore::new(MemoryOptions::default());
+        let store = FaultyStore::new(Arc::new(memory));
+        let last = |held| DrainReport::new(held, &store).of_the_last();
+        assert_eq!(last(0).outcome(), Ok(()));
+        let why = last(9).outcome().expect_err("it holds planes");
+        for words in [
+            "because no other serving replica is left",
+            "goes on answering",
+        ] {
+            assert!(why.contains(words), "{why}");
+        }
+        // What has to be done about the store comes first.
+        store.plan().raise_alarm();
+        let why = last(9).outcome().expect_err("it holds planes");
+        assert!(why.contains("disarm") && !why.contains("no other"), "{why}");
+    }
 
     #[test]
     fn a_drain_that_a_full_store_keeps_from_ending_says_so_and_what_to_do() {

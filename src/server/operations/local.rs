@@ -128,7 +128,8 @@ impl Pipeline<'_> {
         self.state.drain.unready();
         match drain.wait().await {
             Ok(()) => Ok(text(StatusCode::OK, "drained\n")),
-            Err(why) => Err(ApiError::internal(why).into()),
+            // Nothing is broken here. No Retry-After: a drain is not tried again.
+            Err(why) => Err(ApiError::service_unavailable(why).into()),
         }
     }
 
