@@ -239,6 +239,25 @@ fn left(chain: &[CertificateDer<'static>], now: SystemTime) -> Left {
     }
 }
 
+/// Returns why one certificate of a chain is not valid at this time; `None` if all are. One that cannot be
+/// read is left out: a handshake reports it.
+pub(crate) fn invalidity(chain: &[CertificateDer<'static>], now: SystemTime) -> Option<String> {
+    let now = now.duration_since(SystemTime::UNIX_EPOCH);
+    let now = now.map_or(0, |since| since.as_secs());
+    let now = i64::try_from(now).ok()?;
+    chain.iter().find_map(|certificate| {
+        let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
+        let (name, validity) = (name_of(&parsed), parsed.validity());
+        if now > validity.not_after.timestamp() {
+            let end = validity.not_after;
+            return Some(format!("the certificate {name:?} expired at {end}"));
+        }
+        let begin = validity.not_before;
+        let is_early = now < begin.timestamp();
+        is_early.then(|| format!("the certificate {name:?} is not valid before {begin}"))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -256,6 +275,19 @@ mod tests {
         assert!(matches!(soon, Left::Days(4..=5)), "{soon:?}");
         assert_eq!(after(LEAF_LIFETIME + DAY), Left::Nothing);
         assert_eq!(left(&[], SystemTime::now()), Left::Enough);
+    }
+
+    #[test]
+    fn a_certificate_is_valid_from_its_begin_to_its_end() {
+        let pki = Pki::in_memory(None).expect("made");
+        let chain = pki.issue_client("jane", &[]).expect("issued").chain;
+        let now = SystemTime::now();
+        assert_eq!(invalidity(&chain, now), None);
+        let late = invalidity(&chain, now + LEAF_LIFETIME + DAY).unwrap_or_default();
+        assert!(late.contains("\"jane\" expired at"), "{late}");
+        let early = invalidity(&chain, now - DAY).unwrap_or_default();
+        assert!(early.contains("\"jane\" is not valid before"), "{early}");
+        assert_eq!(invalidity(&[], now), None);
     }
 
     #[test]

@@ -11,7 +11,7 @@
 //! | `root.secret` | the secret from which the keys of control planes derive | made together with the CA, or by [`make_root_secret`] |
 //! | `serving.crt`, `serving.key` | a given serving certificate, chain first to last | issued in memory |
 //! | `peer-ca.crt`, `peer-ca.key` | the CA of replicas among each other | made when the replica has peers |
-//! | `peer.crt`, `peer.key` | a given peer certificate; only `peer-ca.crt` is needed beside it | issued in memory |
+//! | `peer.crt`, `peer.key` | a given peer certificate, whose common name is the replica's id or [`SHARED_NAME`]; only `peer-ca.crt` is needed beside it | issued in memory |
 //!
 //! Serving, peer and administrator certificates are issued from their CA at each start and kept in
 //! memory, so a changed host name or an old certificate needs no procedure. Given certificates are
@@ -158,6 +158,20 @@ pub enum PkiError {
         /// The property that the certificate lacks.
         #[source]
         source: RoleError,
+    },
+    /// The given peer certificate is that of another replica.
+    #[error(
+        "the common name of {} is {name:?}, but the peer certificate of this replica must have its id, \
+         {replica:?}, or {SHARED_NAME}, which all replicas may share",
+        path.display()
+    )]
+    OtherPeer {
+        /// The certificate's file.
+        path: PathBuf,
+        /// The certificate's common name.
+        name: String,
+        /// The id of the replica.
+        replica: String,
     },
     /// A certificate cannot be issued with the given names.
     #[error("cannot issue a certificate")]

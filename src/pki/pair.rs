@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::Mutex;
+use polyplane_ring::ReplicaId;
 use rustls::crypto::CryptoProvider;
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::pem::PemObject;
@@ -55,6 +56,11 @@ impl PairFiles {
         Self { certificate, key }
     }
 
+    /// Returns the certificate's file.
+    pub(crate) fn certificate(&self) -> &Path {
+        &self.certificate
+    }
+
     /// Returns the files to check for changes.
     pub(crate) fn paths(&self) -> Vec<PathBuf> {
         vec![self.certificate.clone(), self.key.clone()]
@@ -81,7 +87,8 @@ impl PairFiles {
 }
 
 impl PairFiles {
-    /// Reads both files of a peer certificate, which must have the role of a peer.
+    /// Reads both files of a peer certificate, which must have the role of a peer. Returns the replica that it
+    /// names too, which may be [`SHARED_NAME`](crate::SHARED_NAME).
     ///
     /// # Errors
     /// Returns an error if [`load`](Self::load) does, or if the certificate is not that of a peer.
@@ -89,7 +96,7 @@ impl PairFiles {
         &self,
         unmarked: Unmarked,
         provider: &CryptoProvider,
-    ) -> Result<CertifiedKey, PkiError> {
+    ) -> Result<(CertifiedKey, ReplicaId), PkiError> {
         let pair = self.load(provider)?;
         let unfit = |source| PkiError::Role {
             path: self.certificate.clone(),
@@ -97,7 +104,8 @@ impl PairFiles {
         };
         let leaf = pair.cert.first().ok_or(RoleError::Unreadable);
         let named = leaf.and_then(|leaf| replica_of(leaf, unmarked));
-        named.map(|_| pair).map_err(unfit)
+        let named = named.map_err(unfit)?;
+        Ok((pair, named))
     }
 }
 

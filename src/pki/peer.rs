@@ -3,7 +3,8 @@
 //! A peer certificate names its replica in the common name, is used for both ends of a connection,
 //! and has the role of a peer ([`role`]). Addresses are not checked, because those of pods change.
 //! If all replicas share one certificate, it has the name [`SHARED_NAME`], and each message names
-//! its sender.
+//! its sender. A replica does not use a certificate with another name than these two: its peers would take it
+//! for another replica.
 //!
 //! Invariant: no handshake succeeds, in either direction, unless the peer CA signed the other
 //! side's certificate as that of a peer.
@@ -11,7 +12,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use arc_swap::ArcSwap;
 use polyplane_ring::ReplicaId;
@@ -29,7 +30,7 @@ use rustls::{
 };
 
 use crate::chain::check_short;
-use crate::expiry::{CertificateUse, Expiries, ExpiryLog};
+use crate::expiry::{CertificateUse, Expiries, ExpiryLog, invalidity};
 use crate::files::lock;
 use crate::pair::{Lookout, PairFiles, certificates};
 use crate::peer_cas::PeerCas;
@@ -83,7 +84,8 @@ impl PeerTls {
     /// it nor a certificate exists.
     ///
     /// # Errors
-    /// Returns an error if only some of the files exist, or files are damaged or cannot be created.
+    /// Returns an error if only some of the files exist, files are damaged or cannot be created, or a given
+    /// certificate is that of another replica.
     pub fn load_or_create(folder: &Path, replica: &str) -> Result<Arc<Self>, PkiError> {
         Self::load_or_create_with(folder, replica, Unmarked::Refused)
     }
@@ -144,6 +146,21 @@ impl PeerTls {
             expiry,
             expiries,
         }))
+    }
+
+    /// Checks the peer files of `folder` for replicas of any name; creates the CA if neither it nor a
+    /// certificate exists.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Self::load_or_create`].
+    pub fn prepare(folder: &Path) -> Result<(), PkiError> {
+        let provider = rustls::crypto::aws_lc_rs::default_provider();
+        let name = match PairFiles::find(folder, "peer")? {
+            Some(pair) => pair.load_peer(Unmarked::Refused, &provider)?.1.to_string(),
+            // Of a certificate that is issued now nothing is kept.
+            None => "certs".to_owned(),
+        };
+        Self::load_or_create(folder, &name).map(drop)
     }
 
     /// Returns the replica that owns this certificate.
@@ -222,7 +239,17 @@ impl Source {
         provider: &Arc<CryptoProvider>,
     ) -> Result<PeerConfigs, PkiError> {
         let key = match self {
-            Self::Given(pair) => pair.load_peer(unmarked, provider)?,
+            Self::Given(pair) => {
+                let (key, name) = pair.load_peer(unmarked, provider)?;
+                if name.as_str() != replica && name.as_str() != SHARED_NAME {
+                    return Err(PkiError::OtherPeer {
+                        path: pair.certificate().to_owned(),
+                        name: name.to_string(),
+                        replica: replica.to_owned(),
+                    });
+                }
+                key
+            }
             Self::Issued(folder) => {
                 let ca = Authority::load(folder, "peer-ca")?;
                 let Identity { chain, key, .. } = issue(&ca, replica)?;
@@ -337,6 +364,11 @@ impl PeerConfigs {
     /// Returns the CAs that these configurations go by; `None` if they cannot be named.
     pub fn cas(&self) -> Option<&PeerCas> {
         self.cas.as_ref()
+    }
+
+    /// Returns why the replica's own certificate, or one of its chain, is not valid now; `None` if all are.
+    pub fn invalidity(&self) -> Option<String> {
+        invalidity(&self.chain, SystemTime::now())
     }
 
     /// Returns the name in the certificate that the other end of a connection showed. The handshake
@@ -536,6 +568,37 @@ mod tests {
         assert!(signed_by(&[&other, &own]));
         assert!(!signed_by(&[&other]));
         assert!(!signed_by(&[]));
+    }
+
+    #[test]
+    fn a_given_certificate_names_its_replica_or_is_shared_by_all() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| folder.path().join(name);
+        let ca = Authority::load_or_create(folder.path(), "peer-ca", "ca").expect("made");
+        let give = |name: &str| {
+            let given = issue(&ca, name).expect("issued");
+            fs::write(path("peer.crt"), &given.certificate_pem).expect("written");
+            fs::write(path("peer.key"), &given.key_pem).expect("written");
+        };
+        give("polyplane-8");
+        let other = PeerTls::load_or_create(folder.path(), "polyplane-7").map(|_| ());
+        let other = other.expect_err("it is another replica's").to_string();
+        let file = path("peer.crt").display().to_string();
+        for part in [&*file, "\"polyplane-8\"", "\"polyplane-7\"", SHARED_NAME] {
+            assert!(other.contains(part), "{other}");
+        }
+        PeerTls::prepare(folder.path()).expect("it is for some replica");
+        give(SHARED_NAME);
+        assert!(PeerTls::load_or_create(folder.path(), "polyplane-7").is_ok());
+        give("polyplane-7");
+        let tls = PeerTls::load_or_create(folder.path(), "polyplane-7").expect("its own");
+        assert_eq!(tls.current().invalidity(), None);
+        // The same holds for a certificate that takes the place of a fitting one.
+        give("polyplane-8");
+        let (source, roots) = (&tls.source, &tls.roots);
+        let read = source.configs(roots, tls.replica(), tls.unmarked, &tls.provider);
+        let read = read.map(|_| ());
+        assert!(matches!(read, Err(PkiError::OtherPeer { .. })), "{read:?}");
     }
 
     #[test]

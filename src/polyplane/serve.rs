@@ -406,7 +406,7 @@ fn host_names(given: &[String], endpoint: Option<&str>) -> Vec<String> {
 pub fn certs(options: &CertsOptions) -> anyhow::Result<()> {
     make_root_secret(&options.certs)?;
     let pki = Pki::load_or_create(&options.certs)?;
-    PeerTls::load_or_create(&options.certs, "certs")?;
+    PeerTls::prepare(&options.certs)?;
     let endpoint = options.endpoint.as_deref().unwrap_or("127.0.0.1:6443");
     write_kubeconfig(&options.certs, endpoint, &pki);
     println!(
