@@ -1,4 +1,5 @@
-//! Replicas that a ring cannot use: one with another peer CA, and one that no other replica reaches.
+//! Replicas that a ring cannot use: one with another peer CA, one that advertises the address of a member,
+//! and one that no other replica reaches.
 //! Each says why it is not ready, ends at once, and makes no control plane unavailable for long. And
 //! a replica whose etcd answers later than the read lease lasts, which says what to do.
 
@@ -36,6 +37,8 @@ enum Advertised {
     Own,
     /// One at which nobody listens.
     Dead,
+    /// That of another replica.
+    Taken(SocketAddr),
 }
 
 /// A further replica on a ring's store.
@@ -52,6 +55,7 @@ impl Further {
         let advertised = match advertised {
             Advertised::Own => peers,
             Advertised::Dead => address(2),
+            Advertised::Taken(of) => of,
         };
         let launch = Launch::of(polyplane()?)
             .with(["serve", "--store", store, "--replica-id", name])
@@ -173,6 +177,16 @@ async fn a_replica_that_the_ring_cannot_use_says_why_and_takes_no_plane_away() -
     }
     shown_outside(&ring, "stranger").await?;
     stranger.end().await?;
+
+    let certs = copied(&ring, "misplaced", |_| true)?;
+    let member = &ring.controller.replicas[0].pod;
+    let taken = Advertised::Taken(member.peer());
+    let mut misplaced = Further::start(&store, &certs, "misplaced", taken)?;
+    let own = administrator(&misplaced, &certs).await?;
+    let why = format!("is the address of replica {}", member.name);
+    misplaced.says(&own, "/readyz/ring", &why).await?;
+    all_answer(&admin, &planes).await?;
+    misplaced.end().await?;
 
     let certs = copied(&ring, "unreached", |_| true)?;
     let mut unreached = Further::start(&store, &certs, "unreached", Advertised::Dead)?;

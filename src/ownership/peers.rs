@@ -27,6 +27,12 @@ pub trait Peers: Send + Sync + 'static {
     fn trust(&self) -> Option<PeerTrust> {
         None
     }
+
+    /// Returns why this replica's own certificate is not valid now, by its own clock; `None` if it is, or if
+    /// that is not known.
+    fn own_invalidity(&self) -> Option<String> {
+        None
+    }
 }
 
 /// The handler of requests from other replicas.
@@ -305,8 +311,11 @@ pub enum PeerError {
     /// changes a certificate, and no request reaches the peer.
     #[error("this replica and the peer do not trust each other's certificates: {0}")]
     Untrusted(String),
-    /// Any other failure: a reply that cannot be decoded or makes no sense, or a certificate that
-    /// names another replica.
+    /// Another replica answers at the peer's address. No request reaches the peer there until somebody
+    /// changes an address or a certificate.
+    #[error("another replica answers at the address of the peer: {0}")]
+    OtherReplica(String),
+    /// Any other failure, such as a reply that cannot be decoded or makes no sense.
     #[error("the request to the peer failed: {0}")]
     Failed(String),
 }

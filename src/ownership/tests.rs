@@ -62,6 +62,10 @@ struct Wires {
     ending: Mutex<Vec<(ReplicaId, ReplicaId)>>,
     /// Replicas whose certificates no other one trusts, and which trust no other one's.
     strangers: Mutex<Vec<ReplicaId>>,
+    /// Replicas at whose addresses another one answers.
+    misplaced: Mutex<Vec<ReplicaId>>,
+    /// Replicas whose own certificates have expired.
+    expired: Mutex<Vec<ReplicaId>>,
     /// The CAs that replicas name; one that is not here names none.
     trusts: Mutex<HashMap<ReplicaId, PeerTrust>>,
     delay: Mutex<Duration>,
@@ -88,6 +92,9 @@ impl Peers for Wire {
         if to.id != self.from && (is_stranger(&self.from) || is_stranger(&to.id)) {
             return Err(PeerError::Untrusted("unknown issuer".to_owned()));
         }
+        if self.wires.misplaced.lock().contains(&to.id) {
+            return Err(PeerError::OtherReplica("this is replica x".to_owned()));
+        }
         let listening = self.wires.listening.lock().get(&to.id).cloned();
         let planes = listening.and_then(|planes| planes.upgrade());
         let planes = planes.ok_or(PeerError::Refused)?;
@@ -96,6 +103,11 @@ impl Peers for Wire {
 
     fn trust(&self) -> Option<PeerTrust> {
         self.wires.trusts.lock().get(&self.from).cloned()
+    }
+
+    fn own_invalidity(&self) -> Option<String> {
+        let is_expired = self.wires.expired.lock().contains(&self.from);
+        is_expired.then(|| "it expired".to_owned())
     }
 }
 

@@ -370,7 +370,8 @@ async fn keep_root(shared: Arc<BackendState>, stop: CancellationToken) {
     }
 }
 
-/// Drops the connections to replicas that have left the ring.
+/// Drops the connections to replicas that have left the ring, and that to the replica itself, with which it
+/// has tested its address before it joined.
 async fn drop_old_pools(transport: Arc<PeerTransport>, ring: Arc<Ring>, stop: CancellationToken) {
     let mut views = ring.view_changes();
     loop {
@@ -384,7 +385,7 @@ async fn drop_old_pools(transport: Arc<PeerTransport>, ring: Arc<Ring>, stop: Ca
         }
         let view = ring.view();
         transport.retain(|peer| {
-            let mut members = view.members();
+            let mut members = view.members().filter(|member| member.id != *ring.id());
             members.any(|member| {
                 member.id.as_str() == peer.replica && member.address.to_string() == peer.address
             })

@@ -1,11 +1,13 @@
 //! Whether this replica and the other members can speak with each other. The ring designates every
 //! member for planes, so a member that no other one can speak with makes planes unavailable.
 //!
-//! A member logs which peers do not answer its pings, and why. A peer that does not trust it counts as
-//! one that does not answer, and is evicted. If the same replica joins again and again, as one of an older
-//! release does, each further life is given more time: evictions move planes and do not help. In all of
-//! that time this replica designates it for no plane while there is another member: requests for the
-//! plane could not be forwarded. `welcome` has what a replica does before it joins.
+//! A member logs which peers do not answer its pings, and why. A peer that does not trust it, or at whose
+//! address another replica answers, counts as one that does not answer, and is evicted. If a replica that is
+//! not trusted joins again and again, as one of an older release does, each further life is given more time:
+//! evictions move planes and do not help. A replica with a wrong address pauses by itself before it joins
+//! again, so it is given no more time. Meanwhile this replica designates neither for a plane while there is
+//! another member: requests for the plane could not be forwarded. `welcome` has what a replica does before
+//! it joins.
 //!
 //! Must not decide who is a member, and must not know planes.
 
@@ -20,8 +22,9 @@ use tokio::sync::watch;
 
 /// How long pings of a peer fail before that is logged. A dead peer has left the ring by then.
 const LOG_AFTER: Length = Length::from_millis(5_000);
-/// How long a peer's certificate is refused, or this replica's by the peer, before that counts like a
-/// peer that does not answer. Less would count certificates that are being replaced.
+/// How long a peer's certificate is refused, or this replica's by the peer, or another replica answers at
+/// the peer's address, before that counts like a peer that does not answer. Less would count certificates
+/// that are being replaced, and addresses that change.
 const DISTRUST_AFTER: Length = Length::from_millis(2_000);
 /// The longest such time, which doubles with each life of a replica that has counted so. A longer one
 /// would keep a replica in the ring that most members cannot speak with.
@@ -39,8 +42,8 @@ pub(crate) const SAME_CA: &str = "give all replicas the same peer CA (peer-ca.cr
 pub(crate) struct Contact {
     /// The peers that do not answer pings.
     failing: Mutex<BTreeMap<Holder, Failing>>,
-    /// The replicas whose lives have counted as peers that do not answer, for lack of trust, and that
-    /// have not answered since.
+    /// The replicas whose lives have counted as peers that do not answer, for lack of trust or because
+    /// of a wrong address, and that have not answered since.
     distrusted: Mutex<BTreeMap<ReplicaId, Distrusted>>,
     /// True if there are any. Each request reads this, and there are mostly none.
     has_distrusted: AtomicBool,
@@ -54,7 +57,8 @@ pub(crate) struct Contact {
 /// A peer that does not answer pings.
 struct Failing {
     since: Time,
-    /// Since when every ping has failed because one of the two replicas does not trust the other.
+    /// Since when every ping has failed because one of the two replicas does not trust the other, or
+    /// because another replica answers at the peer's address.
     distrusted: Option<Time>,
     /// True once that has lasted for so long that the peer counts as one that does not answer.
     is_counted: bool,
@@ -65,14 +69,15 @@ struct Failing {
 /// Why a peer is pinged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PingedFor {
-    /// It is a neighbour, or it was not trusted before.
+    /// It is a neighbour, or this replica could not speak with it before.
     Contact,
     /// Only because others complain about it. They have given it the longer time of a further life
     /// already.
     Complaint,
 }
 
-/// The lives in a row of one peer that have counted as ones that do not answer, for lack of trust.
+/// The lives in a row of one peer that have counted as ones that do not answer, for lack of trust or
+/// because of a wrong address.
 struct Distrusted {
     lives: u32,
     /// The time at which the last of them counted so.
@@ -89,8 +94,8 @@ struct Unreached {
 
 impl Contact {
     /// Records the outcome of a ping, and logs if pings of this peer fail for long. Returns true if
-    /// the two replicas have not trusted each other for so long that the peer counts as one that
-    /// does not answer.
+    /// the two replicas have not trusted each other, or another one has answered at the peer's address, for
+    /// so long that the peer counts as one that does not answer.
     pub(crate) fn pinged(
         &self,
         now: Time,
@@ -125,16 +130,24 @@ impl Contact {
                 advice(error)
             );
         }
-        if !matches!(error, PeerError::Untrusted(_)) {
-            known.distrusted = None;
-            known.is_counted = false;
-            return false;
-        }
-        let distrusted = *known.distrusted.get_or_insert(now);
-        let after = match why {
-            PingedFor::Contact => self.distrust_after(now, &peer.id),
-            PingedFor::Complaint => DISTRUST_AFTER,
+        let after = match (error, why) {
+            (PeerError::Untrusted(_), PingedFor::Contact) => self.distrust_after(now, &peer.id),
+            (PeerError::Untrusted(_), PingedFor::Complaint) | (PeerError::OtherReplica(_), _) => {
+                DISTRUST_AFTER
+            }
+            (
+                PeerError::Refused
+                | PeerError::TimedOut
+                | PeerError::Ended(_)
+                | PeerError::Failed(_),
+                _,
+            ) => {
+                known.distrusted = None;
+                known.is_counted = false;
+                return false;
+            }
         };
+        let distrusted = *known.distrusted.get_or_insert(now);
         if !known.is_counted && now.since(distrusted) >= after {
             known.is_counted = true;
             self.count_distrust(now, &peer.id);
@@ -151,7 +164,8 @@ impl Contact {
         distrust_after(known.map_or(0, |known| known.lives))
     }
 
-    /// Records that a life of a peer counts as one that does not answer, for lack of trust.
+    /// Records that a life of a peer counts as one that does not answer, for lack of trust or because of a
+    /// wrong address.
     fn count_distrust(&self, now: Time, peer: &ReplicaId) {
         let mut distrusted = self.distrusted.lock();
         distrusted.retain(|_, known| now.since(known.last) < DISTRUST_KEPT);
@@ -173,8 +187,8 @@ impl Contact {
             .store(!distrusted.is_empty(), Ordering::Release);
     }
 
-    /// Returns whether a replica has counted as one that does not answer, for lack of trust, and has
-    /// not answered since. It may be in a further life, which does not count yet.
+    /// Returns whether a replica has counted as one that does not answer, for lack of trust or because of
+    /// a wrong address, and has not answered since. It may be in a further life, which does not count yet.
     pub(crate) fn is_distrusted(&self, now: Time, peer: &ReplicaId) -> bool {
         if !self.has_distrusted.load(Ordering::Acquire) {
             return false;
@@ -262,6 +276,7 @@ fn distrust_after(lives: u32) -> Length {
 pub(crate) fn advice(error: &PeerError) -> String {
     let advice = match error {
         PeerError::Untrusted(_) => SAME_CA,
+        PeerError::OtherReplica(_) => "check its --advertise, --replica-id and peer certificate",
         PeerError::Refused | PeerError::TimedOut | PeerError::Ended(_) | PeerError::Failed(_) => {
             "check its address and the network on the way to it"
         }
@@ -328,6 +343,35 @@ mod tests {
         assert_eq!(contact.failing(), 1);
         contact.keep(|_| false);
         assert_eq!(contact.failing(), 0);
+    }
+
+    #[test]
+    fn a_peer_at_whose_address_another_replica_answers_counts_soon_in_each_life() {
+        let contact = Contact::default();
+        let other = PeerError::OtherReplica("h:1 is the address of replica c".to_owned());
+        let pinged = |millis: u64, incarnation: u64, result: Result<(), &PeerError>| {
+            let peer = Member {
+                incarnation: Incarnation::new(incarnation),
+                ..member("b")
+            };
+            let now = Time::from_nanos(millis * 1_000_000);
+            contact.pinged(now, &peer, PingedFor::Contact, result)
+        };
+        let distrusted = |name: &str, millis: u64| {
+            contact.is_distrusted(Time::from_nanos(millis * 1_000_000), &member(name).id)
+        };
+        assert!(!pinged(0, 4, Err(&other)));
+        assert_eq!(contact.failing(), 1);
+        assert!(!pinged(1_999, 4, Err(&other)), "an address may change");
+        assert!(pinged(2_000, 4, Err(&other)));
+        assert!(distrusted("b", 2_000) && !distrusted("c", 2_000));
+        // It was evicted, and joins again.
+        assert!(!pinged(10_000, 9, Err(&other)));
+        assert!(pinged(12_000, 9, Err(&other)));
+        assert!(pinged(12_050, 4, Err(&other)), "the old life is still gone");
+        assert!(!pinged(12_100, 9, Ok(())), "the address is right by now");
+        assert!(!distrusted("b", 12_100));
+        assert!(!pinged(12_150, 9, Err(&other)), "it begins anew");
     }
 
     #[test]

@@ -5,9 +5,9 @@
 //! Each member pings the next members by name, so that a dead one is noticed within a twentieth of
 //! a second although each pings only two. A member that sees a complaint pings the accused itself:
 //! time-outs evict only if half of the ring complains (PROTOCOL 18). A peer with which this replica
-//! can agree on no connection for two seconds, because one refuses the other's certificate, counts
-//! like one that times out: no request reaches it either. That time is longer if an earlier life of
-//! the same replica has counted so (`contact`).
+//! can agree on no connection for two seconds, because one refuses the other's certificate, or another
+//! replica answers at the peer's address, counts like one that times out: no request reaches it either
+//! (`contact`).
 
 use crate::membership::contact::PingedFor;
 use crate::membership::range_copy::{self, RangeCopy};
@@ -134,9 +134,9 @@ fn evidence(peer: Holder, result: Result<(), &PeerError>) -> Option<Event> {
         Err(PeerError::TimedOut) => Trouble::TimedOut,
         // A new connection will show whether the peer answers.
         Err(PeerError::Ended(_)) => return None,
-        // The certificate may be replaced just now. `ping_one` reports a peer whose certificate stays
-        // refused.
-        Err(PeerError::Untrusted(_)) => return None,
+        // The certificate may be replaced just now, or the address may have changed. `ping_one` reports a
+        // peer of which this stays so.
+        Err(PeerError::Untrusted(_) | PeerError::OtherReplica(_)) => return None,
         // The call reached the peer in some way.
         Err(PeerError::Failed(_)) => return None,
     };
@@ -334,7 +334,7 @@ pub(crate) async fn ping(shared: Arc<RingState>) {
 }
 
 /// Returns the members to ping now: the next ones by name, those that others complain about, and those
-/// that were not trusted before, so that it is noticed when they are.
+/// with which this replica could not speak before, so that it is noticed when it can.
 fn ping_targets(shared: &RingState) -> Vec<(Member, PingedFor)> {
     let view = shared.view.load_full();
     let own = &shared.options.id;
@@ -457,6 +457,7 @@ mod tests {
         assert_eq!(trouble(PeerError::TimedOut), Some(Trouble::TimedOut));
         assert_eq!(trouble(PeerError::Ended(text())), None);
         assert_eq!(trouble(PeerError::Untrusted(text())), None);
+        assert_eq!(trouble(PeerError::OtherReplica(text())), None);
         assert_eq!(trouble(PeerError::Failed(text())), None);
         let reached = evidence(holder("b"), Ok(()));
         assert_eq!(reached, Some(Event::Reached(holder("b"))));

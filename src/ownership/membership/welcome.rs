@@ -4,8 +4,11 @@
 //!   one does not trust its certificate, or shows one that it does not trust, it does not join. If none
 //!   answers at all, it compares the CAs that the member keys name with its own: while they fit those of
 //!   no member, it does not join either. A key that names none decides nothing, so the first replica
-//!   joins, and so do two that start at once: the ring then evicts one of them (`suspicion`). While it
+//!   joins, and so do two that start at once: the ring then evicts one of them (`suspicion`). Nor does it
+//!   join while no member answers and its own certificate is not valid by its own clock. While it
 //!   does not join, a record in the store says so to the members (`candidates`).
+//! * Nor does it join while another replica answers at its advertised address and there are members, which
+//!   could not reach it.
 //! * *Between two lives* it waits while another process has its name: each would remove the other's key
 //!   in turn, and planes would move each time. And it pauses if no peer has reached it in the life that
 //!   ended: whoever joins again at once is evicted again at once, and moves planes each time.
@@ -14,7 +17,7 @@
 
 use crate::log_limit::LogLimit;
 use crate::membership::candidates::Candidacy;
-use crate::membership::contact::{SAME_CA, advice};
+use crate::membership::contact::{SAME_CA, advice, has_peers};
 use crate::membership::member_record::decode_member;
 use crate::membership::state::RingState;
 use crate::peer_trust::Mistrust;
@@ -34,6 +37,9 @@ const PROBED_MAX: usize = 3;
 /// The longest time that such a ping may take. A longer one would delay joining a ring whose members
 /// are dead.
 const PROBE_PATIENCE: Duration = Duration::from_secs(1);
+/// The longest time that a ping of the own address may take before joining. A longer one would delay each
+/// join in a network that does not let a process reach its own address.
+const OWN_PATIENCE: Duration = Duration::from_millis(250);
 /// The pause after one life in which no peer reached this replica. Each further one is twice as long.
 const PAUSE_FIRST: Duration = Duration::from_millis(500);
 /// The longest pause, and so the longest time until a replica joins that can be reached again.
@@ -53,6 +59,7 @@ pub(crate) async fn welcome(shared: Arc<RingState>, planes: Handle) {
     let mut known = shared.members_known.subscribe();
     // An error is impossible, because `shared` has the sender.
     drop(known.wait_for(|known| *known).await);
+    until_address_is_own(&shared, &planes).await;
     let (mut backoff, mut limit, mut turn) = (Backoff::default(), LogLimit::default(), 0);
     let mut candidacy = Candidacy::new(&shared.options.id, shared.now());
     loop {
@@ -88,6 +95,17 @@ enum Probed {
 /// Returns why this replica does not join; `None` if it does.
 fn why_not_welcome(shared: &RingState, probed: &Probed) -> Option<String> {
     let no_join = "this replica does not join the ring, because";
+    // A member that answers has accepted the certificate, so it is the own clock that is wrong. The first
+    // replica of a ring needs nobody to accept it.
+    if !matches!(probed, Probed::Answered)
+        && has_peers(&shared.view.load_full(), &shared.options.id)
+        && let Some(why) = shared.peers.own_invalidity()
+    {
+        return Some(format!(
+            "{no_join} its own peer certificate is not valid: {why}; replace it, or correct the clock of \
+             this machine"
+        ));
+    }
     match probed {
         Probed::Answered => None,
         Probed::Untrusted(peer, error) => {
@@ -155,6 +173,8 @@ async fn probe(shared: Arc<RingState>, turn: usize) -> Probed {
                     PeerError::Refused
                     | PeerError::TimedOut
                     | PeerError::Ended(_)
+                    // The member has this address no longer, or never had it.
+                    | PeerError::OtherReplica(_)
                     | PeerError::Failed(_),
                 ),
             ))
@@ -230,19 +250,48 @@ fn why_name_is_taken(ended: &Holder, found: &KeyValue) -> Option<String> {
     ))
 }
 
+/// Waits while another replica answers at this one's advertised address and there are members, which would
+/// evict this one. Only such an answer counts: some networks do not let a process reach its own address.
+async fn until_address_is_own(shared: &Arc<RingState>, planes: &Handle) {
+    let (mut backoff, mut limit) = (Backoff::default(), LogLimit::default());
+    while has_peers(&shared.view.load_full(), &shared.options.id) {
+        let pinged = timeout(OWN_PATIENCE, ping_own(shared, planes)).await;
+        let Ok(Err(PeerError::OtherReplica(other))) = pinged else {
+            break;
+        };
+        let why = format!(
+            "this replica does not join the ring, because another one answers at its --advertise address \
+             {}: {other}; check --advertise and --replica-id",
+            shared.options.address
+        );
+        if limit.is_due(shared.now()) {
+            tracing::warn!("{why}");
+        }
+        shared.contact.hold_back(Some(why));
+        backoff.wait().await;
+    }
+    shared.contact.hold_back(None);
+}
+
+/// Pings the advertised address of this replica.
+async fn ping_own(shared: &Arc<RingState>, planes: &Handle) -> Result<(), PeerError> {
+    let calling = Arc::clone(shared);
+    let called = planes.spawn(async move { ping(&calling, &own_member(&calling)).await });
+    // A ping that panicked proves nothing.
+    called.await.unwrap_or(Ok(()))
+}
+
 /// Pauses before the next life if no peer has reached this replica in the last ones.
 async fn pause_if_unreached(shared: &Arc<RingState>, planes: &Handle) {
     let lives = shared.contact.unreached_lives();
     let Some(pause) = pause_after(lives) else {
         return;
     };
-    let calling = Arc::clone(shared);
-    let called = planes.spawn(async move { ping(&calling, &own_member(&calling)).await });
     // Whether this replica itself reaches the address helps to find the fault, and decides nothing:
     // some networks do not let a process reach its own address.
-    let own = match called.await {
-        Ok(Err(error)) => format!(" (this replica itself: {error})"),
-        Ok(Ok(())) | Err(_) => String::new(),
+    let own = match ping_own(shared, planes).await {
+        Err(error) => format!(" (this replica itself: {error})"),
+        Ok(()) => String::new(),
     };
     let address = &shared.options.address;
     let why = format!(

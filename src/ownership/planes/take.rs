@@ -306,6 +306,7 @@ impl Planes {
                 | PeerError::TimedOut
                 | PeerError::Ended(_)
                 | PeerError::Untrusted(_)
+                | PeerError::OtherReplica(_)
                 | PeerError::Failed(_)),
             ) => Ok(HolderReply::Declined(Unavailable::HolderUnreachable(error))),
         }

@@ -254,6 +254,63 @@ async fn the_ring_evicts_the_one_member_that_the_others_do_not_trust() {
     }
 }
 
+/// As with a wrong `--advertise`, or after another replica was given the address of one that died.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_ring_evicts_a_member_at_whose_address_another_replica_answers() {
+    let town = Town::new();
+    let (a, b) = (town.join("a").await, town.join("b").await);
+    let c = town.join("c").await;
+    for one in [&a, &b, &c] {
+        until("all are seen", || members(one) == ["a", "b", "c"]).await;
+    }
+    let birth = town.plane_of("c", &["a", "b", "c"]).await;
+    town.wires.misplaced.lock().push(id("c"));
+    until("c is counted", || a.ring.stats().unreachable == 1).await;
+    says(&c.ring, "--advertise address c:1: this is replica x").await;
+    until("c is gone", || members(&a) == ["a", "b"]).await;
+    town.write(&birth, "x", "1").await;
+    for one in [&a, &b] {
+        assert_eq!(one.ring.stats().lives_lost, 0);
+        assert_eq!(one.ring.join_problem(), None);
+    }
+    town.wires.misplaced.lock().clear();
+    until("c is back", || members(&a) == ["a", "b", "c"]).await;
+    until("nothing is wrong", || c.ring.join_problem().is_none()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_with_the_address_of_another_one_does_not_join_where_others_are_members() {
+    let town = Town::new();
+    town.wires.misplaced.lock().push(id("a"));
+    let a = town.join("a").await;
+    town.wires.misplaced.lock().clear();
+    town.wires.misplaced.lock().push(id("b"));
+    let (ring, joining) = joining(&town, &a, "b").await;
+    says(&ring, "--advertise address b:1: this is replica x").await;
+    assert_eq!((members(&a), ring.holder()), (vec!["a".to_owned()], None));
+    town.wires.misplaced.lock().clear();
+    joining.await.expect("no panic").expect("it may join");
+    assert_eq!(ring.join_problem(), None);
+    ring.leave().await;
+}
+
+/// No connection says that the certificate is not accepted, because each ends before its handshake.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_whose_certificate_has_expired_joins_only_where_nobody_is_or_somebody_answers() {
+    let town = Town::new();
+    town.wires.expired.lock().extend(["a", "b"].map(id));
+    let a = town.join("a").await;
+    town.wires.ending.lock().push((id("b"), id("a")));
+    let (ring, joining) = joining(&town, &a, "b").await;
+    says(&ring, "its own peer certificate is not valid: it expired").await;
+    assert_eq!((members(&a), ring.holder()), (vec!["a".to_owned()], None));
+    // A member accepts it: the clock of the replica is wrong.
+    town.wires.ending.lock().clear();
+    joining.await.expect("no panic").expect("it may join");
+    assert_eq!(ring.join_problem(), None);
+    ring.leave().await;
+}
+
 /// Returns whether a transaction removes a member of the ring a, b, c.
 fn evicts(txn: &Txn) -> bool {
     let members = ["a", "b", "c"].map(|name| member_key(&id(name)));

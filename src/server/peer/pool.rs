@@ -73,8 +73,8 @@ pub(crate) enum ConnectFailure {
     /// The peer shows a certificate of no replica.
     #[error("the peer's certificate names no replica")]
     NoReplicaName,
-    /// The peer's address now belongs to another replica.
-    #[error("{address} belongs to replica {replica} by now")]
+    /// Another replica answers at the peer's address.
+    #[error("{address} is the address of replica {replica}")]
     OtherReplica { address: String, replica: ReplicaId },
     /// The peer is alive and refuses streams.
     #[error("the peer takes no more requests at the moment")]

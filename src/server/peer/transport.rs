@@ -12,7 +12,7 @@ use crate::backend::Peer;
 use crate::peer::PeerLimits;
 use crate::peer::channel::stream::Broken;
 use crate::peer::headers::MEANT_FOR;
-use crate::peer::pool::{ConnectError, Pool, PoolLoad, SendError, is_distrust};
+use crate::peer::pool::{ConnectError, ConnectFailure, Pool, PoolLoad, SendError, is_distrust};
 use crate::peer::wire;
 
 /// The path to which messages are posted.
@@ -90,6 +90,9 @@ impl PeerTransport {
             Err(SendError::NotSent(ConnectError::Failed(why))) if why.is_distrust() => {
                 return Err(PeerError::Untrusted(error_chain(&why)));
             }
+            Err(SendError::NotSent(ConnectError::Failed(
+                why @ ConnectFailure::OtherReplica { .. },
+            ))) => return Err(PeerError::OtherReplica(why.to_string())),
             Err(error @ SendError::NotSent(ConnectError::Failed(_))) => {
                 return Err(PeerError::Failed(error_chain(&error)));
             }
@@ -104,10 +107,21 @@ impl PeerTransport {
             _ => PeerError::Failed(error_chain(&error)),
         })?;
         if status != StatusCode::OK {
-            let text = String::from_utf8_lossy(&bytes);
-            return Err(PeerError::Failed(format!("{status}: {}", text.trim())));
+            return Err(no_reply(peer, status, &String::from_utf8_lossy(&bytes)));
         }
         serde_json::from_slice(&bytes).map_err(|error| failed(&error))
+    }
+}
+
+/// Converts an answer to a message that is no reply into an error of the peer.
+fn no_reply(peer: &Peer, status: StatusCode, text: &str) -> PeerError {
+    let text = text.trim();
+    match status {
+        // If all replicas share one certificate, only this answer tells that another one has the address.
+        StatusCode::MISDIRECTED_REQUEST => {
+            PeerError::OtherReplica(format!("{}: {text}", peer.address))
+        }
+        _ => PeerError::Failed(format!("{status}: {text}")),
     }
 }
 
@@ -156,12 +170,15 @@ impl Peers for PeerTransport {
             trusted: cas.trusted.clone(),
         })
     }
+
+    fn own_invalidity(&self) -> Option<String> {
+        self.tls().current().invalidity()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::peer::pool::ConnectFailure;
     use rustls::AlertDescription;
     use std::io;
 
@@ -191,6 +208,23 @@ mod tests {
         ] {
             assert_eq!(tls(error.clone()), (false, false), "{error}");
         }
+    }
+
+    #[test]
+    fn an_answer_of_another_replica_is_told_from_a_refusal() {
+        let peer = Peer {
+            replica: "polyplane-1".to_owned(),
+            address: "h:1".to_owned(),
+        };
+        let other = no_reply(
+            &peer,
+            StatusCode::MISDIRECTED_REQUEST,
+            "this is replica polyplane-2\n",
+        );
+        let text = "h:1: this is replica polyplane-2".to_owned();
+        assert_eq!(other, PeerError::OtherReplica(text));
+        let refused = no_reply(&peer, StatusCode::BAD_REQUEST, "no\n");
+        assert!(matches!(refused, PeerError::Failed(_)), "{refused}");
     }
 
     #[test]

@@ -196,7 +196,7 @@ async fn an_address_that_belongs_to_another_replica_is_not_mistaken() {
         .call(&member(&mistaken), PeerMessage::Load.into())
         .await;
     assert!(
-        matches!(&failed, Err(PeerError::Failed(why)) if why.contains("polyplane-1")),
+        matches!(&failed, Err(PeerError::OtherReplica(why)) if why.contains("polyplane-1")),
         "{failed:?}"
     );
     assert!(ring.world.messages.lock().is_empty());
