@@ -215,12 +215,12 @@ async fn get(client: &Client, name: &str, format: Option<OutputFormat>) -> anyho
     } else {
         "no"
     };
-    let text = |field: &[&str]| plane.str_at(field).to_owned();
     let mut lines = vec![
         format!("Name:        {name}"),
         format!("Ready:       {ready}"),
         format!("Id:          {id}"),
-        format!("Url:         {}", text(&["status", "url"])),
+        // Not that of the status, which is as old as the last write.
+        format!("Url:         {}/clusters/{name}", client.server()),
         format!("Objects:     {objects}"),
         format!("Bytes:       {bytes}"),
         format!("Protected:   {protected}"),

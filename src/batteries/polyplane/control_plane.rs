@@ -10,7 +10,7 @@ use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names;
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_apimachinery::time::Timestamp;
-use polyplane_apimachinery::{Str, Value, json};
+use polyplane_apimachinery::{Value, json};
 use polyplane_plane::{Index, IndexId, IndexRow, Key};
 use polyplane_registry::strategy::{Context, age};
 use polyplane_registry::{Strategy, metadata};
@@ -71,7 +71,6 @@ impl Strategy for ControlPlane {
             object.set(&["metadata", "finalizers"], finalizers);
         }
         let id = id_of(object.str_at(&["metadata", "uid"]));
-        let name = Str::from(object.str_at(&["metadata", "name"]));
         let now = Timestamp::from_seconds(context.now).to_rfc3339();
         let ready = match suspension::is_suspended(object) {
             true => suspension::ready(object, &now),
@@ -83,7 +82,7 @@ impl Strategy for ControlPlane {
                 &now,
             ),
         };
-        let url = format!("{}/clusters/{name}", context.settings.endpoint);
+        let url = url(context, object);
         let layer = context.settings.birth_layer.hash();
         let mut status = json!({"observedGeneration": 1i64});
         status.set(&["id"], id);
@@ -96,15 +95,23 @@ impl Strategy for ControlPlane {
     fn prepare_update(&self, context: &Context<'_>, object: &mut Value, old: &Value) {
         access::prepare_update(object, old, context.now);
         suspension::prepare_update(object, old, context.now);
+        let url = url(context, object);
+        object.set(&["status", "url"], url);
+    }
+
+    /// What the status says of the spec follows from the spec in the same write, so nobody has to act
+    /// before it is true.
+    fn observe_generation(&self, object: &mut Value) {
         if let Some(generation) = object.int_at(&["metadata", "generation"]) {
             object.set(&["status", "observedGeneration"], generation);
         }
     }
 
-    fn prepare_subresource(&self, _context: &Context<'_>, object: &mut Value, old: &Value) {
+    fn prepare_subresource(&self, context: &Context<'_>, object: &mut Value, old: &Value) {
         let mut status = object["status"].clone();
         metadata::keep_all_but_managers(object, old.clone());
-        for fixed in ["id", "birth", "url", "keys"] {
+        status.set(&["url"], url(context, object));
+        for fixed in ["id", "birth", "keys"] {
             match old.at(&["status", fixed]) {
                 Some(value) => status.set(&[fixed], value.clone()),
                 None => drop(status.remove(&[fixed])),
@@ -132,6 +139,8 @@ impl Strategy for ControlPlane {
             &now,
         ));
         object.set(&["status", "conditions"], conditions);
+        // A deletion is counted too.
+        self.observe_generation(object);
     }
 
     fn validate_create(&self, context: &Context<'_>, object: &Value) -> Complaints {
@@ -216,6 +225,13 @@ impl Strategy for ControlPlane {
             Value::Bool(object.bool_at(&["spec", "deletionProtection"])),
         ]
     }
+}
+
+/// Returns where clients find a plane. Each write of its object sets it anew, because the address of the
+/// server may have changed since the one before.
+fn url(context: &Context<'_>, object: &Value) -> String {
+    let name = object.str_at(&["metadata", "name"]);
+    format!("{}/clusters/{name}", context.settings.endpoint)
 }
 
 fn issuer_errors(context: &Context<'_>, object: &Value) -> Complaints {

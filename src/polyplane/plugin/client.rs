@@ -137,6 +137,11 @@ impl Client {
         })
     }
 
+    /// Returns the URL of the server.
+    pub fn server(&self) -> &str {
+        &self.server
+    }
+
     /// Sends one request and returns the object in its answer.
     ///
     /// # Errors

@@ -352,3 +352,61 @@ async fn a_record_stays_current_while_its_plane_moves() -> anyhow::Result<()> {
     run.await?;
     Ok(())
 }
+
+/// Returns an error unless the status of a plane is about this generation of its object, and names its
+/// place at this server.
+fn check_status(plane: &Value, generation: i64, server: &str) -> anyhow::Result<()> {
+    let of_object = plane.int_at(&["metadata", "generation"]);
+    let observed = plane.int_at(&["status", "observedGeneration"]);
+    let url = plane.str_at(&["status", "url"]);
+    anyhow::ensure!(
+        (of_object, observed) == (Some(generation), Some(generation)),
+        "generation {of_object:?}, observed {observed:?} and not {generation}"
+    );
+    anyhow::ensure!(url == format!("{server}/clusters/a"), "{url} at {server}");
+    Ok(())
+}
+
+/// The second server on the store has another address. Nobody uses the plane, so nobody acts on a change.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_write_of_a_control_plane_observes_it_and_says_where_it_is() -> anyhow::Result<()> {
+    let folder = tempfile::tempdir()?;
+    let store = crate::store::embedded(StoreKind::Memory, folder.path()).await?;
+    let planes = "/apis/polyplane.dev/v1alpha1/controlplanes";
+    let path = format!("{planes}/a");
+    for first in [true, false] {
+        let started = started(&store, folder.path(), "r", Release::own(), authority(None)).await?;
+        started.replica.wake_root().await?;
+        let ca = started.pki.root_pem().as_bytes().to_vec();
+        let token = started.pki.admin_token().to_owned();
+        let url = started.url;
+        let client = Client::new(&Target::of_server(url.clone(), ca, token))?;
+        let stop = started.replica.stop_handle();
+        let run = tokio::spawn(started.replica.run(CLOSE));
+        if first {
+            let plane = json!({"metadata": {"name": "a"}});
+            let mut plane = client.send("POST", planes, Some(&plane)).await?;
+            check_status(&plane, 1, &url)?;
+            plane.set(&["spec", "displayName"], "A");
+            let mut plane = client.send("PUT", &path, Some(&plane)).await?;
+            check_status(&plane, 2, &url)?;
+            plane.set(&["metadata", "labels", "of"], "a");
+            let mut plane = client.send("PUT", &path, Some(&plane)).await?;
+            check_status(&plane, 2, &url)?;
+            // An earlier release left it one behind, and the next write of whichever kind mends that.
+            plane.set(&["status", "observedGeneration"], 1_i64);
+            plane.set(&["status", "url"], "https://elsewhere");
+            let status = format!("{path}/status");
+            check_status(&client.send("PUT", &status, Some(&plane)).await?, 2, &url)?;
+        } else {
+            let plane = client.send("GET", &path, None).await?;
+            let plane = client.send("PUT", &path, Some(&plane)).await?;
+            check_status(&plane, 2, &url)?;
+            let deleted = client.send("DELETE", &path, None).await?;
+            check_status(&deleted, 3, &url)?;
+        }
+        stop.stop();
+        run.await?;
+    }
+    Ok(())
+}

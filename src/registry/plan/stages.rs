@@ -230,6 +230,7 @@ fn prepare_present(
     if let Some(generation) = generation {
         tree.set(&["metadata", "generation"], generation);
     }
+    row.strategy.observe_generation(tree);
     let version = present.object().version();
     let version = version.map(|version| version.to_string());
     tree.set(
