@@ -165,3 +165,40 @@ async fn a_signed_request_proves_its_holder_in_its_plane_alone() -> Result<()> {
     certificate(&b, "jane").await.context("in b")?;
     Ok(())
 }
+
+/// Who may make and approve requests in a plane makes nobody who seems to be a user of the root. Upstream's
+/// plug-in keeps the group of masters from them.
+#[tokio::test]
+async fn nobody_is_signed_for_as_a_user_of_the_root() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let server = Up::start(&folder.path().join("data"), &[]).await?;
+    let plane = Client::open(&create_plane(&server.root()?, "a").await?).await?;
+    let client = ("forged", "kube-apiserver-client");
+    let forged = wanted("dev", "root:admin", &[])?;
+    request(&plane, client, &["client auth"], &forged).await?;
+    let path = format!("{REQUESTS}/forged");
+    let mut failed = Value::Null;
+    for _ in 0..LOOKS {
+        let found = plane.get(&path).await?.expect(200)?;
+        let conditions = found["status"]["conditions"].as_array();
+        let mut conditions = conditions.into_iter().flatten();
+        if let Some(condition) = conditions.find(|condition| condition["type"] == "Failed") {
+            failed = condition.clone();
+            ensure!(found["status"]["certificate"].is_null(), "{found}");
+            break;
+        }
+        tokio::time::sleep(BETWEEN_LOOKS).await;
+    }
+    let why = failed["message"].as_str().unwrap_or_default();
+    ensure!(why.contains("begins with root:"), "{failed}");
+    let master = wanted("system:masters", "jane", &[])?;
+    let body = json!({"metadata": {"name": "master"}, "spec": {"request": master.request,
+        "signerName": "kubernetes.io/kube-apiserver-client", "usages": ["client auth"]}});
+    let refused = plane.post(REQUESTS, &body).await?;
+    refused.refuses(403, "with system:masters group is not allowed")?;
+    let jane = wanted("dev", "jane", &[])?;
+    let client = ("jane", "kube-apiserver-client");
+    request(&plane, client, &["client auth"], &jane).await?;
+    certificate(&plane, "jane").await.context("the twin")?;
+    Ok(())
+}

@@ -43,7 +43,7 @@ pub enum Denied {
     /// An issuer's token, or a webhook's answer, proves nobody.
     #[error("token refused: {0}")]
     Delegated(String),
-    /// A CA that the plane names has signed for a user whom only the server names.
+    /// A CA of the plane has signed for a user whom only the server names.
     #[error("client certificate refused: the server alone gives {0}")]
     Reserved(String),
     /// The user's credentials of that time were revoked.

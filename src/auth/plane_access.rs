@@ -188,8 +188,8 @@ impl PlaneAccess {
     /// Returns what a chain says that one of the plane's own CAs has signed.
     ///
     /// # Errors
-    /// Returns [`Denied::Revoked`] if the certificate ended early, and [`Denied::Nothing`] if it is of
-    /// none of these CAs.
+    /// Returns [`Denied::Nothing`] if the certificate is of none of these CAs, and otherwise the reason
+    /// why it proves nobody.
     pub fn own_certificate(
         &self,
         chain: &ClientChain,
@@ -197,7 +197,25 @@ impl PlaneAccess {
     ) -> Result<OwnCertificate, Denied> {
         // Not one of the CAs that the plane names: what it signed would become a certificate that
         // outlives it.
-        self.own_until(&self.own.clients, chain, now, &mut None)
+        self.signed_here_until(chain, now, &mut None)
+    }
+
+    /// Finds the CA of a chain among those that the server itself signs for. Their signer refuses the
+    /// names of users of the root; a certificate of an earlier release may have one, and would be taken
+    /// for such a user in the audit log and in bindings.
+    fn signed_here_until(
+        &self,
+        chain: &ClientChain,
+        now: SystemTime,
+        until: &mut Option<SystemTime>,
+    ) -> Result<OwnCertificate, Denied> {
+        let own = self.own_until(&self.own.clients, chain, now, until)?;
+        match own.user.name.starts_with(ROOT_USER_PREFIX) {
+            true => Err(Denied::Reserved(format!(
+                "a name that begins with {ROOT_USER_PREFIX:?}"
+            ))),
+            false => Ok(own),
+        }
     }
 
     /// Finds the CA of a chain among `anchors`. `until` becomes the time from which the chain has to be
@@ -294,7 +312,7 @@ impl ChainJudge for PlaneAccess {
 
     fn identify(&self, chain: &ClientChain, now: SystemTime) -> ChainIdentity {
         let mut until = chain.next_date(now);
-        let mut own = self.own_until(&self.own.clients, chain, now, &mut until);
+        let mut own = self.signed_here_until(chain, now, &mut until);
         if own == Err(Denied::Nothing) {
             own = self.named_until(chain, now, &mut until);
         }

@@ -12,8 +12,8 @@ use base64::prelude::BASE64_STANDARD;
 use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Str, Value, json};
-use polyplane_auth::Purpose;
 use polyplane_auth::rbac::index::GROUP as ROLES;
+use polyplane_auth::{Purpose, ROOT_USER_PREFIX};
 use polyplane_batteries::certificate_keys::{Certificate, Request};
 use polyplane_batteries::pem::blocks;
 use polyplane_batteries::polyplane::controllers::Controller;
@@ -76,10 +76,10 @@ impl Signer {
     /// Checks that a request is one that the signer signs.
     ///
     /// # Errors
-    /// Returns upstream's text about what is wrong.
+    /// Returns what is wrong, in upstream's words where upstream checks it too.
     fn check(self, request: &SigningRequest, usages: &[&str]) -> Result<(), String> {
         match self {
-            Self::Client => client_usages(usages),
+            Self::Client => client_usages(usages).and_then(|()| client_name(request)),
             Self::KubeletClient => kubelet_client(request, usages),
             Self::KubeletServing => kubelet_serving(request, usages),
         }
@@ -94,6 +94,17 @@ fn client_usages(usages: &[&str]) -> Result<(), String> {
     match usages.contains(&"client auth") {
         true => Ok(()),
         false => Err("missing required usage for client certificate: client auth".to_owned()),
+    }
+}
+
+/// Refuses the name of a user of the root plane, who enters by a grant: in the audit log and in bindings
+/// its holder would be taken for that user. Other names are as free as upstream's.
+fn client_name(request: &SigningRequest) -> Result<(), String> {
+    match request.common_name().starts_with(ROOT_USER_PREFIX) {
+        true => Err(format!(
+            "subject common name begins with {ROOT_USER_PREFIX}, as the server alone names users of the root plane"
+        )),
+        false => Ok(()),
     }
 }
 

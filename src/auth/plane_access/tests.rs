@@ -158,6 +158,29 @@ fn a_leaf_without_the_usage_of_clients_is_refused() {
     assert!(access.identify(&bare, now()).user.is_err());
 }
 
+/// A signer of an earlier release may have signed such a name.
+#[test]
+fn a_planes_own_ca_proves_no_user_of_the_root() {
+    let ca = Ca::new("client CA");
+    let access = PlaneAccess::new(
+        "a",
+        granted(Vec::new()),
+        &root(&Ca::new("root")),
+        anchored(&ca, None),
+    );
+    let forged = named(&ca, "root:admin", "dev");
+    let refused = access.identify(&forged, now()).user;
+    assert!(matches!(refused, Err(Denied::Reserved(_))), "{refused:?}");
+    assert!(
+        access.own_certificate(&forged, now()).is_err(),
+        "nor is it renewed"
+    );
+    for name in ["root", "rooty:admin", "system:serviceaccount:a:b"] {
+        let chain = named(&ca, name, "dev");
+        assert_eq!(access.identify(&chain, now()).user.expect(name).name, name);
+    }
+}
+
 #[test]
 fn a_revocation_ends_what_was_issued_before_and_nothing_else() {
     let ca = Ca::new("client CA");

@@ -89,6 +89,19 @@ fn a_signer_accepts_what_upstreams_accepts_and_says_what_is_wrong() {
 }
 
 #[test]
+fn nobody_is_signed_the_name_of_a_user_of_the_root() {
+    let named = |name: &str| {
+        let user = request(&[(rcgen::DnType::CommonName, name)], &[]);
+        Signer::Client.check(&user, &["client auth"])
+    };
+    let refused = named("root:admin").expect_err("refused");
+    assert!(refused.contains("begins with root:"), "{refused}");
+    for name in ["root", "rooty:admin", "system:serviceaccount:a:b"] {
+        assert_eq!(named(name), Ok(()));
+    }
+}
+
+#[test]
 fn a_certificate_lives_as_long_as_requested_but_at_most_a_year() {
     let now = SystemTime::UNIX_EPOCH + Duration::from_secs(2_000_000_000);
     let life = |seconds, revoked| {
