@@ -8,6 +8,7 @@ pub(crate) mod flow_dump;
 pub(crate) mod flow_metrics;
 pub(crate) mod health;
 pub(crate) mod local;
+pub(crate) mod log_pause;
 pub(crate) mod metrics;
 pub(crate) mod observe;
 pub(crate) mod plane_metrics;

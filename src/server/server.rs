@@ -13,6 +13,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::connection;
 use crate::operations::drain::Drain;
+use crate::operations::log_pause::LogPause;
 use crate::options::StopPolicy;
 use crate::peer::listener;
 use crate::server_state::ServerState;
@@ -21,9 +22,6 @@ use crate::watch::open_watches::WatchGuard;
 /// Pause of a listener after a failed accept. Without it, a process that is out of file descriptors
 /// would spin.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
-/// Pause between two lines of the log about failed accepts of one listener. With less, a process that is
-/// out of file descriptors would fill its log at twenty lines a second.
-const ACCEPT_LOG_PAUSE: Duration = Duration::from_secs(60);
 /// How long requests of peers may take to finish while this replica stops. Less would break writes
 /// that clients sent to other replicas.
 const PEERS_GRACE: Duration = Duration::from_secs(2);
@@ -247,7 +245,7 @@ async fn accept(
     listener: TcpListener,
     connections: TaskTracker,
 ) {
-    let mut logged = AcceptLog::default();
+    let mut logged = LogPause::default();
     loop {
         let accepted = tokio::select! {
             // First: a closing server accepts no connection, however many wait.
@@ -289,7 +287,7 @@ async fn accept_peers(
     let Some(side) = state.peers.clone() else {
         return;
     };
-    let mut logged = AcceptLog::default();
+    let mut logged = LogPause::default();
     loop {
         let accepted = tokio::select! {
             // First: a closing service accepts no connection, however many wait.
@@ -313,38 +311,5 @@ async fn accept_peers(
                 tokio::time::sleep(ACCEPT_REST).await;
             }
         }
-    }
-}
-
-/// When the last failed accept of a listener was logged.
-#[derive(Debug, Default)]
-struct AcceptLog(Option<Instant>);
-
-impl AcceptLog {
-    /// Returns whether a failure is to be logged. If it is, the next one is after the pause.
-    fn is_due(&mut self, now: Instant) -> bool {
-        if self
-            .0
-            .is_some_and(|last| now.duration_since(last) < ACCEPT_LOG_PAUSE)
-        {
-            return false;
-        }
-        self.0 = Some(now);
-        true
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn accepts_that_go_on_failing_are_logged_once_a_minute() {
-        let (mut logged, began) = (AcceptLog::default(), Instant::now());
-        let due = [0, 1, 59, 60, 61].map(|second| {
-            let now = began + Duration::from_secs(second);
-            logged.is_due(now)
-        });
-        assert_eq!(due, [true, false, false, true, false]);
     }
 }
