@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use http::Method;
-use places::{PATIENCE, Place, Run, copied, copy, copy_folder, copy_refused};
+use places::{PATIENCE, Place, Run, copied, copy, copy_command, copy_folder, copy_refused};
 use polyplane_tests::client::{Client, version};
 use polyplane_tests::dice::Dice;
 use polyplane_tests::fixture::{Seen, fill, look_again};
@@ -38,6 +38,10 @@ const CHANGES: usize = 600;
 const INTERRUPTS: usize = 10;
 /// Runs of one copy that are killed. More would not find more, but take longer.
 const KILLS: usize = 6;
+/// Runs that are killed before or soon after they say that they copy, each a little later than the one before.
+const EARLY_KILLS: u32 = 200;
+/// By how much later. A longer time would miss moments between the first file and the copy's record.
+const EARLY_STEP: Duration = Duration::from_millis(15);
 
 /// Copies, with kill -9 at random moments after a run says that it copies, until the copy is complete.
 /// Returns how many of the runs went on with what another one had left.
@@ -341,6 +345,42 @@ async fn a_wrong_use_ends_with_one_line_and_harms_nothing() -> Result<()> {
         std::fs::copy(file.path(), path("b").join("pki").join(file.file_name()))?;
     }
     Up::start(&path("b"), &[]).await?.stop().await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_that_is_killed_while_it_creates_its_target_leaves_no_store_to_a_server()
+-> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let text = |name: &str| folder.path().join(name).display().to_string();
+    Up::start(&folder.path().join("a"), &[])
+        .await?
+        .stop()
+        .await?;
+    let mut refusals = 0;
+    for kill in 0..EARLY_KILLS {
+        let name = format!("b{kill}");
+        let mut child = copy_command(&text("a"), &text(&name))?.spawn()?;
+        if timeout(EARLY_STEP * kill, child.wait()).await.is_ok() {
+            break;
+        }
+        child.kill().await?;
+        let target = folder.path().join(&name);
+        if !target.join("store/format").exists() {
+            continue;
+        }
+        let output = refused(&target, &[]).await?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        if said.contains("root.secret is missing") {
+            // The copy is complete, and was killed when it had nothing left to do.
+            break;
+        }
+        let words = "is not complete; run `polyplane store copy` again";
+        ensure!(said.contains(words), "killed at step {kill}: {said}");
+        copied(&text("a"), &text(&name)).await?;
+        refusals += 1;
+    }
+    ensure!(refusals > 0, "no kill hit a copy that creates its target");
     Ok(())
 }
 

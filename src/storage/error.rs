@@ -143,6 +143,16 @@ pub enum OpenError {
         /// The engine that was to open it.
         used: &'static str,
     },
+    /// A copy has created the folder, and has not put its record.
+    #[error(
+        "the store at {} is the target of a copy that is not complete; run `polyplane store copy` again to \
+         complete it, or give another folder",
+        path.display()
+    )]
+    UnfinishedCopy {
+        /// The path of the folder.
+        path: PathBuf,
+    },
     /// The files on disk are not what was written. Nothing was changed.
     #[error("the store is damaged and was left as it is: {reason}; restore it from a backup")]
     Damaged {

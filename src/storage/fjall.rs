@@ -94,6 +94,9 @@ pub struct FjallOptions {
     pub reserve_bytes: u64,
     /// Threads for reads.
     pub reader_threads: usize,
+    /// Whether a copy opens the store to write it. If it creates the store, nobody else can open it before
+    /// [`crate::copy_has_begun`].
+    pub is_copy_target: bool,
     /// The clock of leases and of the history window.
     pub clock: Arc<dyn Clock>,
     /// The disk of the folder.
@@ -110,6 +113,7 @@ impl Default for FjallOptions {
             ballast_bytes: 4 * 1024 * 1024,
             reserve_bytes: 4 * 1024 * 1024,
             reader_threads: 2,
+            is_copy_target: false,
             clock: Arc::new(SystemClock),
             disk: Arc::new(SystemDisk),
         }
@@ -142,7 +146,7 @@ impl FjallStore {
     }
 
     fn open_folder(path: &Path, options: FjallOptions) -> Result<Self, OpenError> {
-        let folder = Folder::open(path, FJALL)?;
+        let folder = Folder::open(path, FJALL, options.is_copy_target)?;
         let mut space = Space::new(path, options.space());
         space
             .check(0)

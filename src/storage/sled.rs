@@ -70,6 +70,9 @@ pub struct SledOptions {
     pub copy_bytes_max: u64,
     /// Number of threads for reads.
     pub reader_threads: usize,
+    /// Whether a copy opens the store to write it. If it creates the store, nobody else can open it before
+    /// [`crate::copy_has_begun`].
+    pub is_copy_target: bool,
     /// The clock of leases and the history window.
     pub clock: Arc<dyn Clock>,
     /// The disk of the folder.
@@ -86,6 +89,7 @@ impl Default for SledOptions {
             reserve_bytes: 4 * 1024 * 1024,
             copy_bytes_max: 64 * 1024 * 1024,
             reader_threads: 2,
+            is_copy_target: false,
             clock: Arc::new(SystemClock),
             disk: Arc::new(SystemDisk),
         }
@@ -134,7 +138,7 @@ impl SledStore {
     }
 
     fn open_folder(path: &Path, options: SledOptions) -> Result<Self, OpenError> {
-        let folder = Folder::open(path, folder::SLED)?;
+        let folder = Folder::open(path, folder::SLED, options.is_copy_target)?;
         let space = Space::new(path, options.space());
         let (engine, head, census) = Engine::open(&folder, options.engine())?;
         let now = options.clock.now();

@@ -52,7 +52,7 @@ async fn copy(options: StoreCopyOptions, release: Arc<Release>) -> anyhow::Resul
             stop.cancel();
             signals.next().await;
         } => Ok(CopyEnd::Stopped),
-        copied = run_copy(&source, &target, begun, &stop, to.text()) => copied,
+        copied = run_copy(&source, &target, begun, &stop, &to) => copied,
     };
     for store in [target, source] {
         if tokio::time::timeout(CLOSE, store.close()).await.is_err() {
@@ -72,9 +72,10 @@ async fn run_copy(
     target: &Arc<dyn Store>,
     options: CopyOptions,
     stop: &CancellationToken,
-    to: &str,
+    to: &Location,
 ) -> anyhow::Result<CopyEnd> {
     let mut copy = StoreCopy::open(Arc::clone(source), Arc::clone(target), options).await?;
+    to.note_begun().await?;
     let mut progress = Progress::new(copy.state());
     say_begun(&copy);
     let end = copy.run(stop, |state| progress.report(state)).await;
@@ -86,12 +87,13 @@ async fn run_copy(
         let mut out = std::io::stdout();
         let _ = writeln!(
             out,
-            "copied {} planes with {} objects ({}) and {} revisions of history in {seconds:.1} s; {to} is \
+            "copied {} planes with {} objects ({}) and {} revisions of history in {seconds:.1} s; {} is \
              complete and may be served",
             content.planes,
             content.objects,
             size(done.bytes),
-            done.revisions
+            done.revisions,
+            to.text()
         );
     }
     Ok(end)

@@ -6,7 +6,8 @@ use crate::cli::store_command::StoreCopyOptions;
 use crate::store::{Naming, etcd_options};
 use anyhow::{Context, bail};
 use polyplane_storage::{
-    EtcdOptions, EtcdStore, FjallOptions, FjallStore, SledOptions, SledStore, Store, engine_of,
+    EtcdOptions, EtcdStore, FjallOptions, FjallStore, SledOptions, SledStore, Store,
+    copy_has_begun, engine_of,
 };
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -161,28 +162,48 @@ impl Location {
     /// # Errors
     /// Returns an error if it is in use, damaged, or cannot be reached.
     pub async fn open(&self) -> anyhow::Result<Arc<dyn Store>> {
-        let named = || format!("{} {}", self.side.naming().url, self.text);
         match &self.place {
             Place::Etcd(etcd) => {
                 let store = EtcdStore::connect((**etcd).clone()).await;
-                Ok(store.with_context(named)? as Arc<dyn Store>)
+                Ok(store.with_context(|| self.named())? as Arc<dyn Store>)
             }
             Place::Folder { engine, store } => {
-                let (engine, store) = (*engine, store.clone());
-                let opened = tokio::task::spawn_blocking(move || open_folder(engine, &store));
+                let (engine, side, store) = (*engine, self.side, store.clone());
+                let opened = tokio::task::spawn_blocking(move || open_folder(engine, side, &store));
                 let opened = opened.await.context("opening the store panicked")?;
-                opened.with_context(named)
+                opened.with_context(|| self.named())
             }
         }
     }
+
+    /// Notes that the copy in this store has put its record. Until then nobody but a copy opens a folder that
+    /// the copy has created; from then on a server that opens it finds the record.
+    ///
+    /// # Errors
+    /// Returns an error if the folder cannot be written.
+    pub async fn note_begun(&self) -> anyhow::Result<()> {
+        let Place::Folder { store, .. } = &self.place else {
+            return Ok(());
+        };
+        let folder = store.clone();
+        let noted = tokio::task::spawn_blocking(move || copy_has_begun(&folder));
+        let noted = noted.await.context("writing the store's format panicked")?;
+        noted.with_context(|| self.named())
+    }
+
+    fn named(&self) -> String {
+        format!("{} {}", self.side.naming().url, self.text)
+    }
 }
 
-fn open_folder(engine: Engine, path: &Path) -> anyhow::Result<Arc<dyn Store>> {
+fn open_folder(engine: Engine, side: Side, path: &Path) -> anyhow::Result<Arc<dyn Store>> {
+    let is_copy_target = side == Side::To;
     Ok(match engine {
         Engine::Fjall => {
             let options = FjallOptions {
                 history_window: HISTORY_WINDOW,
                 history_bytes_max: usize::MAX,
+                is_copy_target,
                 ..FjallOptions::default()
             };
             Arc::new(FjallStore::open(path, options)?)
@@ -191,6 +212,7 @@ fn open_folder(engine: Engine, path: &Path) -> anyhow::Result<Arc<dyn Store>> {
             let options = SledOptions {
                 history_window: HISTORY_WINDOW,
                 history_bytes_max: usize::MAX,
+                is_copy_target,
                 ..SledOptions::default()
             };
             Arc::new(SledStore::open(path, options)?)

@@ -3,7 +3,9 @@
 //!
 //! * `lock` is held exclusively by the process that has the store open, and contains the process's
 //!   id.
-//! * `format` is a line of text that names the engine, written before the engine writes anything.
+//! * `format` is a line of text that names the engine, written before the engine writes anything. If a copy
+//!   creates the folder, the line says so until the copy has put its record: a kill before that leaves a
+//!   store without a key, which a server would take for a new one.
 //! * `acked` holds the newest acknowledged revision. It is written after every batch and synced
 //!   only from time to time, so it is a lower bound of the revisions that the engine must hold.
 //!   Engines silently drop what they take for a torn tail; one behind this bound has lost
@@ -43,6 +45,9 @@ const ACKED_SYNC_GROUPS: u64 = 256;
 
 /// The first word of every `format`.
 const FORMAT_WORD: &str = "polyplane-store";
+/// The last word of a `format` while only a copy may open the folder. Programs that do not know the word
+/// refuse the folder too, as damaged.
+const COPY_WORD: &str = "copy";
 
 /// How the folders of an engine differ from those of other engines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,6 +77,14 @@ pub(crate) const FJALL: Format = Format {
 /// All engines.
 const FORMATS: [Format; 2] = [SLED, FJALL];
 
+/// What a `format` says.
+struct FoundFormat<'a> {
+    engine: &'a str,
+    number: u32,
+    /// Whether a copy has created the folder and has not put its record yet.
+    is_copy_target: bool,
+}
+
 /// A folder that this process holds exclusively.
 pub(crate) struct Folder {
     pub(crate) path: PathBuf,
@@ -83,8 +96,13 @@ pub(crate) struct Folder {
 }
 
 impl Folder {
-    /// Locks the folder, creates it if it does not exist, and checks its format.
-    pub(crate) fn open(path: &Path, format: Format) -> Result<Self, OpenError> {
+    /// Locks the folder, creates it if it does not exist, and checks its format. `is_copy_target` says that
+    /// the caller is a copy, which will write the store.
+    pub(crate) fn open(
+        path: &Path,
+        format: Format,
+        is_copy_target: bool,
+    ) -> Result<Self, OpenError> {
         fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -93,7 +111,7 @@ impl Folder {
         fs::read_dir(path).map_err(io_at(path))?;
         let lock = take_lock(path)?;
         drop_cached(path).map_err(io_at(path))?;
-        check_format(path, format)?;
+        check_format(path, format, is_copy_target)?;
         if !exists(&path.join(format.data))? {
             // Files without a format are refused, so the format must be durable before the engine
             // creates files. A predecessor may have written it and been killed before this sync.
@@ -280,7 +298,7 @@ fn take_lock(folder: &Path) -> Result<File, OpenError> {
     Ok(file)
 }
 
-fn check_format(folder: &Path, own: Format) -> Result<(), OpenError> {
+fn check_format(folder: &Path, own: Format, is_copy_target: bool) -> Result<(), OpenError> {
     let path = folder.join("format");
     let damaged = |reason: &str| {
         Err(OpenError::Damaged {
@@ -294,26 +312,56 @@ fn check_format(folder: &Path, own: Format) -> Result<(), OpenError> {
             }
         }
         sync_names_above(folder).map_err(io_at(folder))?;
-        return write_format(folder, &path, own);
+        let new = FoundFormat {
+            engine: own.engine,
+            number: own.newest,
+            is_copy_target,
+        };
+        return write_format(folder, &new);
     };
-    let Some((found, number)) = parse_format(&text) else {
+    let Some(found) = parse_format(&text) else {
         return damaged("the file format does not read as one");
     };
-    if found != own.engine {
+    if found.engine != own.engine {
         return Err(OpenError::OtherEngine {
             path: folder.to_owned(),
-            found: found.to_owned(),
+            found: found.engine.to_owned(),
             used: own.engine,
         });
     }
-    if number > own.newest {
+    if found.number > own.newest {
         return Err(OpenError::Newer {
-            found: number,
+            found: found.number,
             supported: own.newest,
         });
     }
-    match number {
+    if found.is_copy_target && !is_copy_target {
+        let path = folder.to_owned();
+        return Err(OpenError::UnfinishedCopy { path });
+    }
+    match found.number {
         0 => damaged("the file format does not read as one"),
+        _ => Ok(()),
+    }
+}
+
+/// Lets everybody open the store in a folder, if a copy has created it: the copy's record is in the store by
+/// now and says how far it is. The caller has the store open.
+///
+/// # Errors
+/// Returns an error if the file `format` cannot be read or written.
+pub fn copy_has_begun(folder: &Path) -> Result<(), OpenError> {
+    let text = read_format(&folder.join("format"))?;
+    match text.as_deref().and_then(parse_format) {
+        Some(found) if found.is_copy_target => {
+            let begun = FoundFormat {
+                is_copy_target: false,
+                ..found
+            };
+            write_format(folder, &begun)?;
+            // Before the copy goes on: with the old format again, a complete copy would be refused.
+            sync_folder(folder)
+        }
         _ => Ok(()),
     }
 }
@@ -326,7 +374,7 @@ fn check_format(folder: &Path, own: Format) -> Result<(), OpenError> {
 pub fn engine_of(folder: &Path) -> Result<Option<String>, OpenError> {
     let text = read_format(&folder.join("format"))?;
     let parsed = text.as_deref().and_then(parse_format);
-    Ok(parsed.map(|(engine, _)| engine.to_owned()))
+    Ok(parsed.map(|found| found.engine.to_owned()))
 }
 
 fn read_format(path: &Path) -> Result<Option<String>, OpenError> {
@@ -337,23 +385,37 @@ fn read_format(path: &Path) -> Result<Option<String>, OpenError> {
     }
 }
 
-/// Returns the engine and the number of a format.
-fn parse_format(text: &str) -> Option<(&str, u32)> {
-    let (engine, number) = text.strip_prefix(FORMAT_WORD)?.trim().split_once(' ')?;
-    Some((engine, number.trim().parse().ok()?))
+fn parse_format(text: &str) -> Option<FoundFormat<'_>> {
+    let text = text.strip_prefix(FORMAT_WORD)?;
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let (engine, number, is_copy_target) = match words[..] {
+        [engine, number] => (engine, number, false),
+        [engine, number, COPY_WORD] => (engine, number, true),
+        _ => return None,
+    };
+    Some(FoundFormat {
+        engine,
+        number: number.parse().ok()?,
+        is_copy_target,
+    })
 }
 
-fn write_format(folder: &Path, path: &Path, format: Format) -> Result<(), OpenError> {
-    let fresh = folder.join("format.new");
+fn write_format(folder: &Path, format: &FoundFormat<'_>) -> Result<(), OpenError> {
+    let (path, fresh) = (folder.join("format"), folder.join("format.new"));
+    let FoundFormat { engine, number, .. } = format;
+    let copy = match format.is_copy_target {
+        true => format!(" {COPY_WORD}"),
+        false => String::new(),
+    };
     let mut options = OpenOptions::new();
     let written = private(options.create(true).truncate(true).write(true))
         .open(&fresh)
         .and_then(|mut file| {
-            writeln!(file, "{FORMAT_WORD} {} {}", format.engine, format.newest)?;
+            writeln!(file, "{FORMAT_WORD} {engine} {number}{copy}")?;
             file.sync_all()
         })
-        .and_then(|()| fs::rename(&fresh, path));
-    written.map_err(io_at(path))
+        .and_then(|()| fs::rename(&fresh, &path));
+    written.map_err(io_at(&path))
 }
 
 /// Makes the names of all folders on the path durable, not only of those that this process has

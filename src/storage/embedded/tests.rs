@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use super::folder::{FJALL, Format, SLED, engine_of};
+use super::folder::{FJALL, Format, SLED, copy_has_begun, engine_of};
 use super::{Disk, SystemDisk};
 use crate::{
     Clock, CommitError, Compare, FjallOptions, FjallStore, Health, LeaseId, ManualClock, Op,
@@ -27,6 +27,7 @@ struct Options {
     history_bytes_max: usize,
     clock: Arc<dyn Clock>,
     disk: Arc<dyn Disk>,
+    is_copy_target: bool,
 }
 
 impl Default for Options {
@@ -35,6 +36,7 @@ impl Default for Options {
             history_bytes_max: usize::MAX,
             clock: Arc::new(SystemClock),
             disk: Arc::new(SystemDisk),
+            is_copy_target: false,
         }
     }
 }
@@ -69,6 +71,7 @@ impl Engine for OnSled {
             history_bytes_max: options.history_bytes_max,
             clock: options.clock,
             disk: options.disk,
+            is_copy_target: options.is_copy_target,
             ..SledOptions::default()
         };
         Ok(Arc::new(SledStore::open(path, options)?))
@@ -86,6 +89,7 @@ impl Engine for OnFjall {
             history_bytes_max: options.history_bytes_max,
             clock: options.clock,
             disk: options.disk,
+            is_copy_target: options.is_copy_target,
             ..FjallOptions::default()
         };
         Ok(Arc::new(FjallStore::open(path, options)?))
@@ -114,6 +118,7 @@ on_each_engine! {
     keys_of_older_leases_are_gone_after_opening,
     second_opener_is_told_who_has_it,
     newer_and_unreadable_formats_are_refused,
+    only_a_copy_opens_the_store_that_it_has_created_and_not_begun,
     lost_tail_is_refused,
     full_disk_rejects_writes_answers_reads_and_recovers,
     nearly_full_disk_is_told_and_watched_without_writes,
@@ -334,6 +339,44 @@ async fn newer_and_unreadable_formats_are_refused<E: Engine>() {
         .err()
         .expect("refused");
     assert!(matches!(error, OpenError::Io { .. }), "{error}");
+}
+
+/// Whenever a copy is killed before it has put its record: the format is the first file that it leaves.
+async fn only_a_copy_opens_the_store_that_it_has_created_and_not_begun<E: Engine>() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("store");
+    let target = || {
+        let options = Options {
+            is_copy_target: true,
+            ..Options::default()
+        };
+        E::try_open(&path, options).expect("the copy opens it")
+    };
+    let check_refused = || {
+        let error = E::try_open(&path, Options::default()).err();
+        let error = error.expect("refused");
+        assert!(matches!(error, OpenError::UnfinishedCopy { .. }), "{error}");
+        let found = engine_of(&path).expect("read");
+        assert_eq!(found.as_deref(), Some(E::FORMAT.engine));
+    };
+    target().close().await;
+    let format = fs::read(path.join("format")).expect("read");
+    check_refused();
+    fs::remove_dir_all(&path).expect("removed");
+    fs::create_dir(&path).expect("made");
+    fs::write(path.join("format"), format).expect("written");
+    check_refused();
+    let store = target();
+    store.commit(put("copy", "x")).await.expect("committed");
+    store.close().await;
+    check_refused();
+    let store = target();
+    copy_has_begun(&path).expect("written");
+    store.close().await;
+    let store = E::open(&path);
+    assert_eq!(get(&*store, "copy").await, Some("x".into()));
+    store.close().await;
+    target().close().await;
 }
 
 async fn lost_tail_is_refused<E: Engine>() {
