@@ -9,7 +9,9 @@
 //! * Nothing is written to the source. No replica may serve it: a member key is refused, and a watch
 //!   over all keys ends the copy if anything is written before it is complete.
 //! * Nobody serves the target before it is complete: replicas that know copies refuse because of the
-//!   record (`membership/join_facts.rs`), older ones because of the level floor.
+//!   record (`membership/join_facts.rs`), older ones because of the level floor. A folder that a copy creates is
+//!   not opened by others before it has the record ([`polyplane_storage::copy_has_begun`]).
+//! * Records that the target does not take are found before anything is written.
 //! * Each transaction also puts the record, so that a copy that was interrupted anywhere, even by
 //!   kill -9, goes on where it was.
 //!
@@ -17,6 +19,7 @@
 
 pub(crate) mod families;
 pub(crate) mod record;
+pub(crate) mod sizes;
 pub(crate) mod source;
 pub(crate) mod target;
 
@@ -80,15 +83,15 @@ pub enum CopyError {
     /// Another process writes the target.
     #[error("the target was written by another process; is the same copy running twice?")]
     TargetWritten,
-    /// The target takes no value of this size.
+    /// The target does not take records of the source.
     #[error(
-        "the record {key:?} has {bytes} bytes, and the target takes {bytes_max} at most; make the object smaller in the source"
+        "the target takes records of at most {bytes_max} bytes, and the source has larger ones, as stored: {named}; \
+         make these objects smaller or delete them, let a server run on the source for six more minutes, until \
+         its history no longer has them, stop it, and copy again into an empty target"
     )]
     TooLarge {
-        /// The record's key.
-        key: String,
-        /// The bytes of its value.
-        bytes: usize,
+        /// The records with their sizes.
+        named: String,
         /// The limit of the target.
         bytes_max: usize,
     },
@@ -206,6 +209,11 @@ impl StoreCopy {
         let source = Source::open(source, None).await?;
         if source.floor.to_join() > options.level {
             return Err(CopyError::Newer(source.floor.to_join()));
+        }
+        let bytes_max = target.limits().value_bytes_max;
+        // Otherwise nothing is too large, and need not be read twice.
+        if bytes_max < source.store.limits().value_bytes_max {
+            sizes::check(&source, bytes_max).await?;
         }
         let floor = match source.floor.level >= COPY_LEVEL {
             true => Floor {
@@ -359,49 +367,28 @@ impl StoreCopy {
         let ends = Revision(self.source.id.ends);
         let mut reached = through;
         let mut batch = Batch::default();
-        let mut backoff = Backoff::default();
-        while reached < ends {
-            let mut watch = match self.watch(reached).await {
-                Err(CopyError::Read(ReadError::Compacted { .. })) => {
-                    return Err(CopyError::Compacted);
-                }
-                watch => watch?,
+        let mut changes = self.source.changes_after(through);
+        loop {
+            let next = tokio::select! {
+                // The stop first: a store that does not answer must not hide it.
+                biased;
+                () = stop.cancelled() => return Ok(CopyEnd::Stopped),
+                next = changes.next() => next?,
             };
-            self.source.store.request_progress().await?;
-            while reached < ends {
-                let next = tokio::select! {
-                    // The stop first: a store that does not answer must not hide it.
-                    biased;
-                    () = stop.cancelled() => return Ok(CopyEnd::Stopped),
-                    next = watch.next() => next,
-                };
-                let next = match next {
-                    Ok(next) => next,
-                    // The rest is read by another watch.
-                    Err(WatchEnd::Slow | WatchEnd::Lost(_)) => {
-                        backoff.wait().await;
-                        break;
-                    }
-                    Err(WatchEnd::Compacted { .. }) => return Err(CopyError::Compacted),
-                    Err(end @ WatchEnd::Closed) => return Err(CopyError::Watch(end)),
-                };
-                if next.revision > ends {
-                    // Other keys of a shared etcd go on; the check at the end finds the source's own.
-                    reached = ends;
-                    break;
-                }
-                let ops = self.repeated(&next.events)?;
-                let alone = ops.iter().any(|op| matches!(op, Op::Delete { .. }));
-                if !batch.is_empty() && (alone || !batch.has_room_for(&ops)) {
-                    self.advance(begins_at, reached, std::mem::take(&mut batch), report)
-                        .await?;
-                }
-                batch.add(ops);
-                reached = next.revision;
-                if alone {
-                    self.advance(begins_at, reached, std::mem::take(&mut batch), report)
-                        .await?;
-                }
+            let Some(next) = next else {
+                break;
+            };
+            let ops = self.repeated(&next.events)?;
+            let alone = ops.iter().any(|op| matches!(op, Op::Delete { .. }));
+            if !batch.is_empty() && (alone || !batch.has_room_for(&ops)) {
+                self.advance(begins_at, reached, std::mem::take(&mut batch), report)
+                    .await?;
+            }
+            batch.add(ops);
+            reached = next.revision;
+            if alone {
+                self.advance(begins_at, reached, std::mem::take(&mut batch), report)
+                    .await?;
             }
         }
         self.advance(begins_at, ends, batch, report).await?;
@@ -412,11 +399,6 @@ impl StoreCopy {
         };
         self.write(Batch::default(), report).await?;
         Ok(CopyEnd::Complete)
-    }
-
-    async fn watch(&self, after: Revision) -> Result<polyplane_storage::StoreWatch, CopyError> {
-        let store = &self.source.store;
-        patiently(|| store.watch(Bytes::new(), Bytes::new(), after)).await
     }
 
     /// Returns the operations that repeat a transaction of the source.

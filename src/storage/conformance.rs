@@ -49,6 +49,7 @@ cases! {
         reads_at_a_revision_see_that_revision,
         large_values_come_back,
         limits_are_enforced_and_are_final,
+        transactions_of_the_largest_size_are_taken,
         concurrent_commits_get_dense_unique_revisions,
         concurrent_compares_let_one_win;
     changes:

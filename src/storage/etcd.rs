@@ -61,13 +61,14 @@ use crate::store::{
 use crate::txn::check;
 use crate::watch::{StoreWatch, WatchEnd, WatchSender, store_watch};
 
-/// etcd's limits with its default flags: 128 operations, 128 compares and 1.5 MiB per request, with
-/// some room left for compares and framing.
+/// etcd's limits with its default flags: 128 operations, 128 compares and 1.5 MiB per request. Beside the largest
+/// value there is room for other keys and records, and beside the largest transaction 28 KiB for compares,
+/// the key prefix and framing: a large value has few of them, as planes send it in a transaction of its own.
 const ETCD_LIMITS: Limits = Limits {
     ops_max: TXN_OPS_MAX + 8,
     compares_max: TXN_OPS_MAX + 8,
-    txn_bytes_max: 1408 * 1024,
-    value_bytes_max: 1400 * 1024,
+    txn_bytes_max: 1508 * 1024,
+    value_bytes_max: 1500 * 1024,
     key_bytes_max: 4 * 1024,
     transactions_max: 8,
     is_serial: false,

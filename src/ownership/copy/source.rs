@@ -13,8 +13,8 @@ use crate::records::{CANDIDATES, FLOOR_KEY, Floor, decode_floor};
 use bytes::Bytes;
 use polyplane_plane::Version;
 use polyplane_storage::{
-    Fields, KeyValue, RangeReply, RangeRequest, ReadError, Revision, Store, StoreEvent, StoreWatch,
-    WatchBatch, WatchEnd,
+    Backoff, Fields, KeyValue, RangeReply, RangeRequest, ReadError, Revision, Store, StoreEvent,
+    StoreWatch, WatchBatch, WatchEnd,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -164,6 +164,17 @@ impl Source {
         }
     }
 
+    /// Returns the changes after a revision.
+    pub(crate) fn changes_after(&self, reached: Revision) -> Changes {
+        Changes {
+            store: Arc::clone(&self.store),
+            reached,
+            ends: Revision(self.id.ends),
+            watch: None,
+            backoff: Backoff::default(),
+        }
+    }
+
     /// Checks, without waiting, that nothing is known to have been written.
     pub(crate) async fn check(&mut self) -> Result<(), CopyError> {
         while let Some(next) = self.written.try_next() {
@@ -211,6 +222,53 @@ impl Source {
         let of_member =
             self.store.opened_at().is_some() && event.key.starts_with(&members_store_prefix());
         event.value.is_none() && (of_member || event.key.starts_with(CANDIDATES))
+    }
+}
+
+/// The changes of a source up to the newest revision that is copied.
+pub(crate) struct Changes {
+    store: Arc<dyn Store>,
+    /// The revision up to which they were returned.
+    reached: Revision,
+    ends: Revision,
+    watch: Option<StoreWatch>,
+    backoff: Backoff,
+}
+
+impl Changes {
+    /// Returns the next transactions; `None` after the last one.
+    pub(crate) async fn next(&mut self) -> Result<Option<WatchBatch>, CopyError> {
+        while self.reached < self.ends {
+            let mut watch = match self.watch.take() {
+                Some(watch) => watch,
+                None => self.open().await?,
+            };
+            match watch.next().await {
+                // Other keys of a shared etcd go on; the check at the end finds the source's own.
+                Ok(next) if next.revision > self.ends => self.reached = self.ends,
+                Ok(next) => {
+                    self.reached = next.revision;
+                    self.watch = Some(watch);
+                    return Ok(Some(next));
+                }
+                // The rest is read by another watch.
+                Err(WatchEnd::Slow | WatchEnd::Lost(_)) => self.backoff.wait().await,
+                Err(WatchEnd::Compacted { .. }) => return Err(CopyError::Compacted),
+                Err(end @ WatchEnd::Closed) => return Err(CopyError::Watch(end)),
+            }
+        }
+        Ok(None)
+    }
+
+    async fn open(&self) -> Result<StoreWatch, CopyError> {
+        let (store, after) = (&self.store, self.reached);
+        let watch = patiently(|| store.watch(Bytes::new(), Bytes::new(), after)).await;
+        let watch = watch.map_err(|error| match error {
+            CopyError::Read(ReadError::Compacted { .. }) => CopyError::Compacted,
+            error => error,
+        })?;
+        self.store.request_progress().await?;
+        Ok(watch)
     }
 }
 

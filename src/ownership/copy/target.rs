@@ -2,6 +2,7 @@
 //! copy writes the store: every transaction compares the record that the last one put.
 
 use crate::copy::record::{COPY_KEY, CopyRecord};
+use crate::copy::sizes::too_large;
 use crate::copy::source::Source;
 use crate::copy::{CopyError, patiently};
 use crate::planes::{ROOT_KEY, SECRET_KEY};
@@ -154,11 +155,7 @@ impl Target {
             if let Op::Put { key, value, .. } = op
                 && value.len() > largest
             {
-                return Err(CopyError::TooLarge {
-                    key: String::from_utf8_lossy(key).into_owned(),
-                    bytes: value.len(),
-                    bytes_max: largest,
-                });
+                return Err(too_large(key, value.len(), largest));
             }
         }
         let key = Bytes::from_static(COPY_KEY);

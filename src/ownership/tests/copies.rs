@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::copy::record::{COPY_KEY, COPY_LEVEL, CopyRecord};
+use crate::copy::sizes;
+use crate::copy::source::Source;
 use crate::membership::member_record::member_key;
 use crate::records::candidate_key;
 use polyplane_plane::{Ended, Event, Next, Start, WatchError, WatchFrom, WatchScope};
@@ -391,6 +393,34 @@ async fn an_embedded_store_on_a_full_disk_is_copied_after_its_replica_was_killed
     town.join_as(member_of_level("solo")).await;
     let copied = birth(&town, &known).await;
     assert_eq!(town.read(&copied, "x").await.as_deref(), Some("1"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn records_that_are_too_large_are_named_with_their_objects_before_a_copy_begins() {
+    let (town, planes) = filled().await;
+    let birth = &planes[0].0;
+    let large = "x".repeat(3000);
+    for name in ["kept", "shrunk", "deleted"] {
+        town.write(birth, name, &large).await;
+    }
+    town.write(birth, "shrunk", "x").await;
+    delete(&town, birth, "deleted").await;
+    leave(&town, "solo").await;
+    let source = Source::open(Arc::clone(&town.store), None).await;
+    let source = source.expect("it opens");
+    let said = sizes::check(&source, 2000).await;
+    let said = said.expect_err("they are too large").to_string();
+    for (name, is_now) in [("kept", true), ("shrunk", false), ("deleted", false)] {
+        let named = format!(
+            "configmaps {name} in namespace ns of the control plane with ID {} (",
+            birth.id
+        );
+        let rest = said.split(&named).nth(1).expect("it is named");
+        let (size, _) = rest.split_once(')').expect("its size");
+        let is_past = size.ends_with(" bytes, in the history only");
+        assert_eq!(is_past, !is_now, "{said}");
+    }
+    sizes::check(&source, 4000).await.expect("all fit");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use super::{all, delete, done, key, put, put_leased, refused, txn};
 use crate::{
     CommitError, Committed, Compare, Fields, KeyValue, RangeRequest, ReadError, Rejection,
-    Revision, Store, prefix_end,
+    Revision, Store, TXN_OPS_MAX, prefix_end,
 };
 
 pub(super) async fn revisions_count_transactions_that_change_something(store: Arc<dyn Store>) {
@@ -487,6 +487,22 @@ pub(super) async fn limits_are_enforced_and_are_final(store: Arc<dyn Store>) {
         store.commit(full).await.is_ok(),
         "the limits themselves are allowed"
     );
+}
+
+/// With the most operations of a write and the compares that a plane has.
+pub(super) async fn transactions_of_the_largest_size_are_taken(store: Arc<dyn Store>) {
+    const COMPARES: usize = 8;
+    let limits = store.limits();
+    let mut ops = vec![put("0", vec![7; limits.value_bytes_max])];
+    let others: Vec<String> = (1..TXN_OPS_MAX).map(|n| format!("{n:08}")).collect();
+    let left = limits.txn_bytes_max - limits.value_bytes_max - 1;
+    let each = left / others.len() - others[0].len();
+    ops.extend(others.into_iter().map(|key| put(key, vec![7; each])));
+    let compares = (0..COMPARES).map(|n| Compare::Absent {
+        key: format!("{n:0300}").into(),
+    });
+    let done = store.commit(txn(compares.collect(), ops)).await;
+    assert!(done.is_ok(), "{done:?}");
 }
 
 pub(super) async fn concurrent_commits_get_dense_unique_revisions(store: Arc<dyn Store>) {
