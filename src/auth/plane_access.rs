@@ -14,7 +14,7 @@ use aws_lc_rs::digest;
 use parking_lot::Mutex;
 use polyplane_apimachinery::Str;
 
-use crate::authenticator::{Authentication, Authenticator, Credentials, Denied};
+use crate::authenticator::{Authentication, Authenticator, CertificateFault, Credentials, Denied};
 use crate::named_ca::NamedClients;
 use crate::user::{SYSTEM_MASTERS, UserInfo};
 use crate::verdict::Verdict;
@@ -232,8 +232,12 @@ impl PlaneAccess {
             if !anchor.is_accepted(now) {
                 continue;
             }
-            let Ok(own) = anchor.verify(chain, now) else {
-                continue;
+            let own = match anchor.verify(chain, now) {
+                Ok(own) => own,
+                // This CA has signed the leaf, so the log gets the true reason and not that the last
+                // CA, that of the root, has not.
+                Err(why @ Denied::Certificate(CertificateFault::NotForClients)) => return Err(why),
+                Err(_) => continue,
             };
             let revoked = self.record.revoked_before(&own.user.name);
             return match revoked.is_some_and(|before| own.begins < before) {

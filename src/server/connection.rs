@@ -234,7 +234,7 @@ pub(crate) async fn serve(
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => {
                 ServerState::count(&state.metrics.failed_handshakes);
-                tracing::debug!(%error, "a handshake failed");
+                log_failed_handshake(&state, remote.as_ref(), &error);
                 return;
             }
             Err(_) => {
@@ -273,6 +273,32 @@ pub(crate) async fn serve(
         }
         tracing::debug!(%error, "a connection ended with an error");
     }
+}
+
+/// Logs why a handshake failed. The client gets no reason but an alert, so a certificate that cannot be
+/// used is no matter of debugging alone; strangers can show any number of them, so that line is rare.
+fn log_failed_handshake(state: &ServerState, remote: Option<&HeaderValue>, error: &io::Error) {
+    if is_about_certificate(error) && state.refused_certificates.lock().is_due(Instant::now()) {
+        tracing::info!(
+            %error,
+            client = ?remote,
+            "a client certificate cannot be used, and ended its handshake; X.509 version 1, which \
+             `openssl x509 -req` makes without extensions, is not accepted (logged once a minute)"
+        );
+    } else {
+        tracing::debug!(%error, "a handshake failed");
+    }
+}
+
+/// Returns whether a handshake failed because of the certificates that the client showed.
+fn is_about_certificate(error: &io::Error) -> bool {
+    let cause = error.get_ref();
+    let cause = cause.and_then(|cause| cause.downcast_ref::<rustls::Error>());
+    // A chain that is too long is a general error.
+    matches!(
+        cause,
+        Some(rustls::Error::InvalidCertificate(_) | rustls::Error::General(_))
+    )
 }
 
 /// Does the handshake, in the turns of unproven work.
@@ -537,6 +563,17 @@ mod tests {
     use std::error::Error as _;
 
     use super::*;
+
+    #[test]
+    fn a_handshake_that_a_certificate_has_ended_is_told_from_others() {
+        let failed = |cause: rustls::Error| io::Error::new(io::ErrorKind::InvalidData, cause);
+        let unreadable = rustls::CertificateError::BadEncoding;
+        assert!(is_about_certificate(&failed(unreadable.into())));
+        let long = rustls::Error::General("a chain of 9 certificates".to_owned());
+        assert!(is_about_certificate(&failed(long)));
+        assert!(!is_about_certificate(&failed(rustls::Error::DecryptError)));
+        assert!(!is_about_certificate(&io::ErrorKind::UnexpectedEof.into()));
+    }
 
     #[test]
     fn a_stranger_who_reads_no_answers_is_asked_to_slow_down() {

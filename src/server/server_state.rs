@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Instant, SystemTime};
 
+use parking_lot::Mutex;
 use polyplane_apimachinery::schema::Schemas;
 use polyplane_audit::{Auditor, LEVELS};
 use polyplane_auth::{Anonymous, AnonymousAccess};
@@ -24,6 +25,7 @@ use crate::operations::drain::Drain;
 use crate::operations::exposition::{Exposition, Kind};
 use crate::operations::health::Checks;
 use crate::operations::local::DrainOnce;
+use crate::operations::log_pause::LogPause;
 use crate::operations::metrics::Metrics;
 use crate::operations::status_pages::{FlagValues, ProcessStatus};
 use crate::peer::listener::PeerSide;
@@ -68,6 +70,8 @@ pub(crate) struct ServerState {
     pub abandoned_answers: Arc<AtomicCounter>,
     /// The certificate chains of connected clients.
     pub chains: ClientChains,
+    /// When a certificate was last logged that ended a handshake.
+    pub refused_certificates: Mutex<LogPause>,
     /// The watches that this replica answers.
     pub watches: OpenWatches,
     /// The connections to peers; `None` if this server is the only replica.
@@ -151,6 +155,7 @@ impl ServerState {
             single,
             abandoned_answers: Arc::default(),
             chains: ClientChains::default(),
+            refused_certificates: Mutex::default(),
             watches: OpenWatches::default(),
             peers,
             drain_once,

@@ -153,9 +153,9 @@ fn a_leaf_without_the_usage_of_clients_is_refused() {
         params.extended_key_usages.clear();
     });
     let refused = access.own.clients[0].verify(&bare, now()).err();
-    let fault = crate::authenticator::CertificateFault::NotForClients;
-    assert_eq!(refused, Some(Denied::Certificate(fault)));
-    assert!(access.identify(&bare, now()).user.is_err());
+    let fault = Denied::Certificate(CertificateFault::NotForClients);
+    assert_eq!(refused, Some(fault.clone()));
+    assert_eq!(access.identify(&bare, now()).user, Err(fault));
 }
 
 /// A signer of an earlier release may have signed such a name.
