@@ -10,8 +10,8 @@ use polyplane_tests::client::{Client, Reply};
 use polyplane_tests::connection::{Ask, connect};
 use polyplane_tests::kubeconfig::{Caller, Endpoint, Protocol};
 use polyplane_tests::process::Up;
-use polyplane_tests::programs::create_plane;
-use serde_json::json;
+use polyplane_tests::programs::{ask, create_plane};
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
 
@@ -418,6 +418,39 @@ async fn wrong_content_types_selectors_and_options_are_refused() -> Result<()> {
         "{}",
         answer.status
     );
+    target.is_well().await
+}
+
+/// Upstream warns of a deprecated version before it looks for the subresource.
+#[tokio::test]
+async fn a_deprecated_version_warns_of_subresources_that_it_has_not() -> Result<()> {
+    const WARNING: &str = "299 - \"ex.io/v1beta1 Foo is deprecated; use ex.io/v1 Foo\"";
+    let target = target().await?;
+    let version = |name: &str, is_newest: bool| {
+        json!({"name": name, "served": true, "storage": is_newest, "deprecated": !is_newest,
+            "schema": {"openAPIV3Schema": {"type": "object"}}})
+    };
+    let definition = json!({"metadata": {"name": "foos.ex.io"}, "spec": {
+        "group": "ex.io", "scope": "Namespaced", "names": {"plural": "foos", "kind": "Foo"},
+        "versions": [version("v1", true), version("v1beta1", false)]}});
+    let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    let made = target.client.post(definitions, &definition).await?;
+    made.expect(201)?;
+    for (method, what) in [
+        (Method::GET, "a"),
+        (Method::GET, "a/status"),
+        (Method::PUT, "a/status"),
+        (Method::GET, "a/scale"),
+    ] {
+        let path = format!("/apis/ex.io/v1beta1/namespaces/default/foos/{what}");
+        let answer = target.client.raw(ask(method, &path, &Value::Null)).await?;
+        let warning = answer.headers.get("warning");
+        ensure!(answer.status == 404, "{what}: {}", answer.status);
+        ensure!(
+            warning.is_some_and(|text| text == WARNING),
+            "{what}: {warning:?}"
+        );
+    }
     target.is_well().await
 }
 

@@ -28,7 +28,15 @@ pub(crate) fn resolve(
         // Upstream serves such a group by another server, which knows no other path.
         false => Refusal::no_such_path(),
     })?;
-    resolve_verb(row, info, method)
+    let mut verb = resolve_verb(row, info, method);
+    // Upstream warns of a deprecated custom kind before it looks for the verb and the subresource, and
+    // of a built-in one after it.
+    if let (Err(Refusal::Status(error)), Some(_), Some(warning)) =
+        (&mut verb, &row.custom, &row.deprecation)
+    {
+        error.warnings.push(warning.to_string());
+    }
+    verb
 }
 
 /// Matches a path and method against a row as upstream's routes do.
