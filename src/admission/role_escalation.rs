@@ -7,8 +7,8 @@
 
 use crate::objects;
 use polyplane_apimachinery::Value;
-use polyplane_apimachinery::status::{ApiError, Qualified};
-use polyplane_auth::rbac::binding::{ObjectName, RoleRef};
+use polyplane_apimachinery::status::{ApiError, Qualified, Reason};
+use polyplane_auth::rbac::binding::{ObjectName, RoleKind, RoleRef};
 use polyplane_auth::rbac::escalation::{self, Escalation};
 use polyplane_auth::rbac::role::Role;
 use polyplane_auth::{Decision, SYSTEM_MASTERS};
@@ -118,13 +118,52 @@ fn allows(
 
 fn refusal(what: &Attributes<'_>, object: &Value, why: &Escalation) -> ApiError {
     match why {
-        // Upstream names the kind of the binding beside the name of the role.
         Escalation::NoRole(reference) => {
             let row = what.call.row;
-            ApiError::not_found(Qualified::new(&row.group, &row.name), &reference.name)
+            no_role(Qualified::new(&row.group, &row.name), reference)
         }
         Escalation::Missing(_) | Escalation::Aggregation | Escalation::TooMany(_) => {
             what.forbidden(Some(object), why)
+        }
+    }
+}
+
+/// Returns the refusal of a binding to a role that does not exist.
+fn no_role(binding: Qualified<'_>, reference: &RoleRef) -> ApiError {
+    match reference.kind {
+        // Upstream names the kind of the binding beside the name of the role.
+        RoleKind::Role | RoleKind::ClusterRole => ApiError::not_found(binding, &reference.name),
+        // Upstream validates the binding only later, and answers with the bare error. Members of
+        // `system:masters` are not checked here, so they get the validation's complaint.
+        RoleKind::Unsupported(_) => {
+            let error = Escalation::NoRole(reference.clone());
+            ApiError::new(Reason::Unknown, error.to_string())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polyplane_apimachinery::json;
+
+    /// The texts are those of the kube-apiserver for a user who may bind all roles.
+    #[test]
+    fn a_binding_to_a_role_of_no_kind_is_not_said_to_lack_the_role() {
+        let bindings = Qualified::new("rbac.authorization.k8s.io", "clusterrolebindings");
+        let refusal = |reference: &Value| {
+            let refused = no_role(bindings, &RoleRef::from_value(reference));
+            (refused.code, refused.reason.as_str(), refused.message)
+        };
+        let missing = refusal(&json!({"kind": "ClusterRole", "name": "nope"}));
+        let text = "clusterrolebindings.rbac.authorization.k8s.io \"nope\" not found";
+        assert_eq!(missing, (404, "NotFound", text.to_owned()));
+        for (reference, kind) in [
+            (json!({"kind": "Foo", "name": "nope"}), "Foo"),
+            (json!({"name": "nope"}), ""),
+        ] {
+            let text = format!("unsupported role reference kind: \"{kind}\"");
+            assert_eq!(refusal(&reference), (500, "", text));
         }
     }
 }

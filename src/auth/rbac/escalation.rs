@@ -34,7 +34,7 @@ pub enum Escalation {
     /// Only somebody with all rights may write an aggregation rule, because it can select any role.
     #[error("must have cluster-admin privileges to use the aggregationRule")]
     Aggregation,
-    /// The role to be bound does not exist, which is a 404.
+    /// The role to be bound does not exist, which is a 404, or its kind has no roles, which is a 500.
     #[error("{}", Naming::Resource.missing(.0))]
     NoRole(RoleRef),
     /// Comparing the rules would take too long.
