@@ -196,6 +196,9 @@ impl Registry {
         }
         let call = Call::new(tenant, request, row, &self.services);
         check_writer(&call)?;
+        if request.verb != Verb::Create {
+            call.check_namespace()?;
+        }
         if let Some(text) = &row.deprecation {
             call.warn(text.as_str());
             if row.custom.is_none() {

@@ -15,9 +15,10 @@ use crate::strategy::{PlaneSettings, Warnings};
 use parking_lot::Mutex;
 use polyplane_apimachinery::field_error::FieldError;
 use polyplane_apimachinery::json::{self, JsonError, Limits, Parsed};
-use polyplane_apimachinery::status::{ApiError, Qualified};
+use polyplane_apimachinery::quote::quote;
+use polyplane_apimachinery::status::{ApiError, Qualified, Reason};
 use polyplane_apimachinery::value::Sharing;
-use polyplane_apimachinery::{Str, Value};
+use polyplane_apimachinery::{Str, Value, names};
 use polyplane_plane::{Claim, Key, ObjectRef, Plane, Snapshot, Stamp, Version};
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -312,9 +313,28 @@ impl<'a> Call<'a> {
         (self.row.group.clone(), resource)
     }
 
-    /// Reports that the object does not exist.
+    /// Reports that the object does not exist, see [`missing`].
     pub fn not_found(&self, name: &str) -> ApiError {
-        ApiError::not_found(Qualified::new(&self.row.group, &self.row.name), name)
+        missing(Qualified::new(&self.row.group, &self.row.name), name)
+    }
+
+    /// Returns an error if upstream's store takes no key in the namespace of the path.
+    ///
+    /// # Errors
+    /// Returns upstream's error, a 500 without a reason.
+    pub fn check_namespace(&self) -> Result<(), ApiError> {
+        let namespace = self.namespace();
+        if !matches!(namespace, "." | "..") {
+            return Ok(());
+        }
+        let mut place = format!("/{}/{namespace}", self.row.storage.upstream_prefix);
+        if let Some(name) = &self.request.name {
+            check_key_name(name)?;
+            place.push('/');
+            place.push_str(name);
+        }
+        let message = format!("invalid key: {}", quote(&place));
+        Err(ApiError::new(Reason::Unknown, message))
     }
 
     /// Reports that another write came first, or that the client's precondition names another
@@ -395,6 +415,30 @@ impl<'a> Call<'a> {
             self.row.strategy.to_stored(&self.row.version, tree)
         }
     }
+}
+
+/// Reports that there is no object of this name. Upstream makes no key of some names, and answers
+/// that the name is wrong.
+pub(crate) fn missing(what: Qualified<'_>, name: &str) -> ApiError {
+    let wrong = check_key_name(name).err();
+    wrong.unwrap_or_else(|| ApiError::not_found(what, name))
+}
+
+/// Returns an error if upstream makes no key of a name.
+///
+/// # Errors
+/// Returns 400.
+pub(crate) fn check_key_name(name: &str) -> Result<(), ApiError> {
+    if name.is_empty() {
+        return Err(ApiError::bad_request("Name parameter required."));
+    }
+    let complaints = names::path_segment_name(name);
+    if complaints.is_empty() {
+        return Ok(());
+    }
+    let complaints = complaints.join(";");
+    let message = format!("Name parameter invalid: {}: {complaints}", quote(name));
+    Err(ApiError::bad_request(message))
 }
 
 /// Returns the key of an object.

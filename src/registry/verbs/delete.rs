@@ -227,7 +227,8 @@ impl ObjectDeletion for Delete<'_> {
         let present = Present::read(run, call.row, existing)?;
         if options.ignores_read_error {
             let object = (call.row.as_ref(), call.namespace(), &*self.name);
-            let why = update::invalid_object(object, READABLE);
+            // Upstream reads the object from the store, also in a dry run.
+            let why = update::invalid_object(object, Persistence::Store, READABLE);
             return Err(call.conflict(&self.name, &why).into());
         }
         let context = run.context(call.row, call.subresource());

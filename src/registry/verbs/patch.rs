@@ -15,7 +15,7 @@ use crate::plan::{
 use crate::request::body;
 use crate::request::body::Expected;
 use crate::request::body::custom::Misnamed;
-use crate::request::call::Call;
+use crate::request::call::{Call, check_key_name};
 use crate::request::options::{self, FieldValidation, WriteOptions};
 use crate::request::trees;
 use crate::verbs::apply::Configuration;
@@ -115,15 +115,20 @@ pub fn read(call: &Call<'_>, validation: FieldValidation) -> Result<ReadPatch, A
         "application/strategic-merge-patch+json" => {
             let parsed = json::parse(body, &Limits::default())
                 .map_err(|_| ApiError::bad_request("invalid JSON patch"))?;
-            if !matches!(parsed.value, Value::Object(_)) {
-                let kind = parsed.value.go_kind();
-                return Err(ApiError::bad_request(format!(
-                    "json: cannot unmarshal {kind} into Go value of type map[string]interface {{}}"
-                )));
-            }
+            let tree = match parsed.value {
+                tree @ Value::Object(_) => tree,
+                // In Go this is a map without members.
+                Value::Null => Value::object(),
+                other => {
+                    let kind = other.go_kind();
+                    return Err(ApiError::bad_request(format!(
+                        "json: cannot unmarshal {kind} into Go value of type map[string]interface {{}}"
+                    )));
+                }
+            };
             let complaints = repeated(&parsed.duplicates);
             Ok(ReadPatch {
-                patch: Patch::Strategic(parsed.value),
+                patch: Patch::Strategic(tree),
                 complaints,
                 literals: Literals::default(),
             })
@@ -550,6 +555,7 @@ impl PatchObject<'_> {
             if !creates {
                 return Err(call.not_found(name).into());
             }
+            check_key_name(name)?;
             let applied = configuration.apply(run, kind, None, options)?;
             let uid = applied.str_at(&["metadata", "uid"]);
             if !uid.is_empty() {

@@ -15,7 +15,7 @@ use crate::plan::{
 use crate::request::Verb;
 use crate::request::body;
 use crate::request::body::Expected;
-use crate::request::call::Call;
+use crate::request::call::{Call, missing};
 use crate::request::options::{self, WriteOptions};
 use crate::verbs::apply::Configuration;
 use crate::verbs::patch;
@@ -292,7 +292,7 @@ impl ObjectChange for Scale<'_> {
         let Target::Present(present) = target else {
             return Err(self.request.call.not_found(&self.request.name).into());
         };
-        check_uid(self.request.call, &scale, present.object())?;
+        check_uid(&self.request, &scale, present.object())?;
         let replicas = scale.int_at(&["spec", "replicas"]).unwrap_or(0);
         // That of a custom object is checked with the object.
         if replicas < 0 && self.custom_paths().is_none() {
@@ -430,10 +430,8 @@ impl Bind<'_> {
         let version = version.map(|version| version.to_string());
         let uid = present.tree().str_at(&["metadata", "uid"]);
         let given = |field: &str| binding.str_at(&["metadata", field]);
-        let namespace = self.request.call.namespace();
         let fail = |what: &str, wished: &str, known: &str| {
-            let place = (self.pods, namespace, self.request.name.as_str());
-            let why = precondition_failed(place, what, wished, known);
+            let why = precondition_failed(&self.request, self.pods, what, wished, known);
             Err(ApiError::conflict(Qualified::new("", "pods"), &self.request.name, why).into())
         };
         if !given("uid").is_empty() && given("uid") != uid {
@@ -495,7 +493,7 @@ impl ObjectChange for Bind<'_> {
 
     fn propose(&mut self, run: &mut Run<'_>) -> Result<(Defaulted, Target), Interrupted> {
         let Some(existing) = run.cut.get(&self.key()) else {
-            return Err(ApiError::not_found(Qualified::new("", "pods"), &self.request.name).into());
+            return Err(missing(Qualified::new("", "pods"), &self.request.name).into());
         };
         let present = Present::read(run, self.pods, existing)?;
         let binding = Decoded::new(self.binding.clone()).without_defaults();
@@ -513,7 +511,7 @@ impl ObjectChange for Bind<'_> {
         target: &Target,
     ) -> Result<Value, Interrupted> {
         let Target::Present(present) = target else {
-            return Err(ApiError::not_found(Qualified::new("", "pods"), &self.request.name).into());
+            return Err(missing(Qualified::new("", "pods"), &self.request.name).into());
         };
         self.check_preconditions(&binding, present)?;
         let mut pod = present.tree().clone();

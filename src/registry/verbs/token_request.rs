@@ -5,7 +5,7 @@ use crate::answer::negotiate;
 use crate::plan::{admit_sent, fields};
 use crate::request::body;
 use crate::request::body::Expected;
-use crate::request::call::Call;
+use crate::request::call::{Call, missing};
 use crate::request::options::WriteOptions;
 use crate::tokens::no_issuer;
 use crate::write::answerable;
@@ -326,7 +326,7 @@ fn object(
     name: &str,
 ) -> Result<ObjectClaim, ApiError> {
     let found = cut.get(&Key::new("", resource, namespace, name));
-    let found = found.ok_or_else(|| ApiError::not_found(Qualified::new("", resource), name))?;
+    let found = found.ok_or_else(|| missing(Qualified::new("", resource), name))?;
     let uid = Scanned(&found.body()).str_at(&["metadata", "uid"]).into();
     Ok(ObjectClaim {
         name: name.into(),

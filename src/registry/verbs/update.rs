@@ -7,8 +7,8 @@ use crate::plan::{
     self, ChangeRequest, Decoded, Defaulted, Interrupted, ObjectChange, PathName, Present, Rules,
     Run, Target,
 };
-use crate::request::call::Call;
-use crate::request::options::WriteOptions;
+use crate::request::call::{Call, check_key_name};
+use crate::request::options::{Persistence, WriteOptions};
 use crate::verbs::create::Sent;
 use crate::write::{self, Written};
 use polyplane_apimachinery::Value;
@@ -62,24 +62,17 @@ impl ObjectChange for Update<'_> {
         let sent = self.sent.take(run.call, &self.request.options, path_name)?;
         match existing {
             Some(existing) => {
-                check_uid(self.request.call, sent.tree(), &existing)?;
+                check_uid(&self.request, sent.tree(), &existing)?;
                 let present = Present::read(run, self.request.call.row, existing)?;
                 Ok((sent, Target::Present(present)))
             }
             None => {
+                check_key_name(&self.request.name)?;
                 let uid = sent.tree().str_at(&["metadata", "uid"]);
                 if !uid.is_empty() {
-                    let place = (
-                        self.request.call.row.as_ref(),
-                        self.request.call.namespace(),
-                        self.request.name.as_str(),
-                    );
-                    let detail = precondition_failed(place, "UID", uid, "");
-                    return Err(self
-                        .request
-                        .call
-                        .conflict(&self.request.name, &detail)
-                        .into());
+                    let call = self.request.call;
+                    let detail = precondition_failed(&self.request, call.row, "UID", uid, "");
+                    return Err(call.conflict(&self.request.name, &detail).into());
                 }
                 Ok((sent.as_new(), Target::New))
             }
@@ -103,7 +96,11 @@ impl Update<'_> {
 ///
 /// # Errors
 /// Returns 409 if it is another one.
-pub fn check_uid(call: &Call<'_>, tree: &Value, existing: &ObjectRef) -> Result<(), ApiError> {
+pub fn check_uid(
+    request: &ChangeRequest<'_>,
+    tree: &Value,
+    existing: &ObjectRef,
+) -> Result<(), ApiError> {
     let given = tree.str_at(&["metadata", "uid"]);
     if given.is_empty() {
         return Ok(());
@@ -114,15 +111,16 @@ pub fn check_uid(call: &Call<'_>, tree: &Value, existing: &ObjectRef) -> Result<
     if present == given {
         return Ok(());
     }
-    let name = existing.key().name();
-    let place = (call.row.as_ref(), call.namespace(), name);
-    Err(call.conflict(name, &precondition_failed(place, "UID", given, &present)))
+    let call = request.call;
+    let detail = precondition_failed(request, call.row, "UID", given, &present);
+    Err(call.conflict(&request.name, &detail))
 }
 
-/// Returns upstream's text for a precondition that does not hold, about the object of a row,
-/// namespace and name.
+/// Returns upstream's text for a precondition that does not hold, about the object of a request that
+/// is stored under `row`.
 pub fn precondition_failed(
-    object: (&Resource, &str, &str),
+    request: &ChangeRequest<'_>,
+    row: &Resource,
     what: &str,
     wished: &str,
     present: &str,
@@ -130,15 +128,25 @@ pub fn precondition_failed(
     let why = format!(
         "Precondition failed: {what} in precondition: {wished}, {what} in object meta: {present}"
     );
-    invalid_object(object, &why)
+    let object = (row, request.call.namespace(), &*request.name);
+    invalid_object(object, request.options.persistence, &why)
 }
 
 /// Returns upstream's text about an object that its store does not take for what it should be.
-pub fn invalid_object((row, namespace, name): (&Resource, &str, &str), why: &str) -> String {
+pub fn invalid_object(
+    (row, namespace, name): (&Resource, &str, &str),
+    persistence: Persistence,
+    why: &str,
+) -> String {
+    // A dry run does not reach the layer of upstream's store that adds the root to keys.
+    let root = match persistence {
+        Persistence::Store => "/registry",
+        Persistence::DryRun => "",
+    };
     let prefix = &row.storage.upstream_prefix;
     let place = match namespace {
-        "" => format!("/registry/{prefix}/{name}"),
-        namespace => format!("/registry/{prefix}/{namespace}/{name}"),
+        "" => format!("{root}/{prefix}/{name}"),
+        namespace => format!("{root}/{prefix}/{namespace}/{name}"),
     };
     format!(
         "StorageError: invalid object, Code: 4, Key: {place}, ResourceVersion: 0, AdditionalErrorMsg: {why}"
