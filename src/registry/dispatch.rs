@@ -473,7 +473,7 @@ fn check_verb(row: &Resource, request: &ResourceRequest) -> Result<(), ApiError>
         let refused = ApiError::method_not_supported(what, "watch");
         return Err(refused.with_warnings(warnings.collect()));
     }
-    Err(ApiError::generic(405, "", Qualified::default(), "", ""))
+    Err(row.without_verb(request.verb.name()))
 }
 
 /// Refuses requests that change the objects that only the ring's replicas write, and requests that

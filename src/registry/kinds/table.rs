@@ -21,6 +21,7 @@ use bytes::Bytes;
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::names::NameRule;
 use polyplane_apimachinery::schema::{DefId, Schemas};
+use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_plane::{ContentId, Prefix};
 use serde::Deserialize;
 use std::collections::HashMap;
@@ -237,6 +238,17 @@ impl Resource {
         match &self.custom {
             Some(custom) => &custom.discovered_verbs,
             None => &self.verbs,
+        }
+    }
+
+    /// Returns the error for a verb that a path of the kind does not have. Upstream's server of custom
+    /// kinds names the verb.
+    pub fn without_verb(&self, verb: &str) -> ApiError {
+        match self.custom {
+            Some(_) => {
+                ApiError::method_not_supported(Qualified::new(&self.group, &self.name), verb)
+            }
+            None => ApiError::generic(405, "", Qualified::default(), "", ""),
         }
     }
 

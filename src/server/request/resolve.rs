@@ -2,6 +2,7 @@
 
 use http::Method;
 use polyplane_apimachinery::status::{ApiError, Qualified};
+use polyplane_registry::kinds::table::Subresource;
 use polyplane_registry::{Kinds, Resource, Scope, Verb};
 
 use crate::answer::respond::Refusal;
@@ -53,36 +54,32 @@ fn resolve_verb(row: &Resource, info: &ResourceInfo<'_>, method: &Method) -> Res
     if (outside && !row.allows("list")) || (is_legacy && !row.allows("watch")) {
         return Err(elsewhere(row));
     }
+    // Upstream finds no route for an unknown path, whatever the method is.
+    let sub = subresource(row, info)?;
+    let named = !info.name.is_empty() && !is_legacy;
+    if sub.is_none() && (info.extra_segments > 0 || (named && !has_object_verbs(row))) {
+        return Err(no_such_resource());
+    }
     let is_only_proxied = matches!(*method, Method::HEAD | Method::OPTIONS);
-    if is_only_proxied && info.subresource == "proxy" && row.subresource("proxy").is_some() {
+    if is_only_proxied && sub.is_some() && info.subresource == "proxy" {
         return Ok(Verb::Connect);
     }
     let verb = match info.verb {
         Some(verb) if *method != Method::HEAD => verb,
-        _ => return Err(no_such_method()),
+        _ => return Err(row.without_verb("").into()),
     };
-    if is_legacy && *method != Method::GET {
-        return Err(no_such_method());
+    let has_method = match sub {
+        Some(sub) => sub.verbs.iter().any(|known| known == verb.name()),
+        None if is_legacy => *method == Method::GET,
+        None if named => OBJECT_VERBS.contains(&verb),
+        None => !matches!(verb, Verb::Update | Verb::Patch),
+    };
+    if !has_method {
+        return Err(row.without_verb(verb.name()).into());
     }
-    if !info.subresource.is_empty() {
-        return of_subresource(row, info, verb);
-    }
-    if info.extra_segments > 0 {
-        return Err(no_such_resource());
-    }
-    let named = !info.name.is_empty();
-    if named && !is_legacy {
-        let any = ["get", "update", "patch", "delete"]
-            .iter()
-            .any(|verb| row.allows(verb));
-        if !any {
-            return Err(no_such_resource());
-        }
-        if !matches!(verb, Verb::Get | Verb::Update | Verb::Patch | Verb::Delete) {
-            return Err(no_such_method());
-        }
-    } else if !named && matches!(verb, Verb::Update | Verb::Patch) {
-        return Err(no_such_method());
+    if sub.is_some() {
+        let is_connected = CONNECTED.contains(&info.subresource);
+        return Ok(if is_connected { Verb::Connect } else { verb });
     }
     let across = outside && !matches!(verb, Verb::List | Verb::Watch);
     if across && row.custom.is_some() {
@@ -91,12 +88,26 @@ fn resolve_verb(row: &Resource, info: &ResourceInfo<'_>, method: &Method) -> Res
     // Upstream routes a watch like a list, authorizes it, and then reports that the kind has none.
     let listed = verb == Verb::Watch && !is_legacy && row.allows("list");
     if across || !(row.allows(verb.name()) || listed) {
-        return Err(no_such_method());
+        return Err(row.without_verb(verb.name()).into());
     }
     Ok(verb)
 }
 
-fn of_subresource(row: &Resource, info: &ResourceInfo<'_>, verb: Verb) -> Result<Verb, Refusal> {
+/// Verbs of the path of one object.
+const OBJECT_VERBS: [Verb; 4] = [Verb::Get, Verb::Update, Verb::Patch, Verb::Delete];
+
+fn has_object_verbs(row: &Resource) -> bool {
+    OBJECT_VERBS.iter().any(|verb| row.allows(verb.name()))
+}
+
+/// Returns the subresource that a path names; `None` if it names none.
+fn subresource<'r>(
+    row: &'r Resource,
+    info: &ResourceInfo<'_>,
+) -> Result<Option<&'r Subresource>, Refusal> {
+    if info.subresource.is_empty() {
+        return Ok(None);
+    }
     let sub = row.subresource(info.subresource).ok_or_else(|| {
         let what = Qualified::new(&row.group, &row.name);
         match row.custom {
@@ -107,14 +118,7 @@ fn of_subresource(row: &Resource, info: &ResourceInfo<'_>, verb: Verb) -> Result
     if info.extra_segments > 0 && info.subresource != "proxy" {
         return Err(no_such_resource());
     }
-    if !sub.verbs.iter().any(|known| known == verb.name()) {
-        return Err(no_such_method());
-    }
-    Ok(if CONNECTED.contains(&info.subresource) {
-        Verb::Connect
-    } else {
-        verb
-    })
+    Ok(Some(sub))
 }
 
 /// Returns the answer for a path at which the objects of a kind cannot be, because they have a
@@ -128,8 +132,4 @@ fn elsewhere(row: &Resource) -> Refusal {
 
 fn no_such_resource() -> Refusal {
     ApiError::generic(404, "", Qualified::new("", ""), "", "").into()
-}
-
-fn no_such_method() -> Refusal {
-    ApiError::generic(405, "", Qualified::new("", ""), "", "").into()
 }
