@@ -22,6 +22,9 @@ const LEGACY_SIGNER: &str = "kubernetes.io/legacy-unknown";
 const SECONDS_MIN: i64 = 600;
 /// Conditions about the decision and the outcome, which can only be true.
 const DECISIONS: [&str; 3] = ["Approved", "Denied", "Failed"];
+/// The conditions of which a request has at most one, as upstream names them.
+const BOTH: &str = r#"{conditions[{"type": "Approved"}], conditions[{"type": "Denied"}]}"#;
+const ONE_DECISION: &str = r#"must specify at most one of: `conditions[{"type": "Approved"}]`, `conditions[{"type": "Denied"}]`"#;
 const STATUSES: [&str; 3] = ["False", "True", "Unknown"];
 const USAGES: [&str; 23] = [
     "any",
@@ -114,6 +117,12 @@ impl Strategy for SigningRequest {
         validate(&mut errors, object, Some(old));
         validate_change(&mut errors, context.subresource, object, old);
         errors.extend(object_metadata::validate_update(object, old));
+        // The schema declares this rule, so upstream reports it last.
+        if is_contradictory(object) && !is_contradictory(old) {
+            let list = Path::new("status");
+            let list = list.child("conditions");
+            errors.push(FieldError::invalid(&list, BOTH, ONE_DECISION));
+        }
         errors
     }
 
@@ -179,6 +188,12 @@ fn decisions<'v>(object: &'v Value, kind: &'v str) -> impl Iterator<Item = &'v V
     conditions(object)
         .iter()
         .filter(move |condition| condition.str_at(&["type"]) == kind)
+}
+
+/// Returns whether a request is approved and denied.
+fn is_contradictory(object: &Value) -> bool {
+    let has = |kind: &str| decisions(object, kind).next().is_some();
+    has("Approved") && has("Denied")
 }
 
 fn conditions_mut(object: &mut Value) -> impl Iterator<Item = &mut Value> {
@@ -351,7 +366,6 @@ fn validate_conditions(errors: &mut Complaints, object: &Value, old: Option<&Val
         .map(|condition| condition.str_at(&["type"]))
         .collect();
     let distinct: BTreeSet<&str> = before.iter().copied().collect();
-    let both_allowed = distinct.contains("Approved") && distinct.contains("Denied");
     let status = Path::new("status");
     let list = status.child("conditions");
     let mut seen = BTreeSet::new();
@@ -374,15 +388,6 @@ fn validate_conditions(errors: &mut Complaints, object: &Value, old: Option<&Val
                 named(text),
                 allowed,
             ));
-        }
-        let other = match kind {
-            "Approved" => "Denied",
-            "Denied" => "Approved",
-            _ => "-",
-        };
-        if !both_allowed && seen.contains(other) {
-            let detail = "Approved and Denied conditions are mutually exclusive";
-            errors.push(FieldError::invalid(&list, named(kind), detail));
         }
         if !seen.insert(kind) && distinct.len() == before.len() {
             errors.push(FieldError::duplicate(&path.child("type"), named(kind)));
