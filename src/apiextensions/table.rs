@@ -18,8 +18,6 @@ const COLUMNS_MAX: usize = 1_000;
 #[derive(Debug)]
 pub(crate) struct Columns {
     added: Vec<(JsonPath, Str)>,
-    /// True if the definition names no columns, so that there is an age.
-    has_age: bool,
 }
 
 impl Columns {
@@ -41,14 +39,13 @@ impl Columns {
                 priority: column.priority,
             });
         }
-        if defined.is_empty() {
+        if defined.is_empty()
+            && let Ok(path) = JsonPath::parse(".metadata.creationTimestamp")
+        {
             shown.push(column("Age", "date", "", 0));
+            added.push((path, "date".into()));
         }
-        let columns = Self {
-            added,
-            has_age: defined.is_empty(),
-        };
-        (columns, shown)
+        (Self { added }, shown)
     }
 
     /// Returns the cells of an object's row.
@@ -67,9 +64,6 @@ impl Columns {
                 bytes += text.len();
             }
             cells.push(shown);
-        }
-        if self.has_age {
-            cells.push(age(object.str_at(&["metadata", "creationTimestamp"]), now));
         }
         cells
     }
@@ -151,6 +145,18 @@ mod tests {
         assert!(bytes(&large) < 2 << 20);
         let small = json!({"metadata": {"name": "a"}, "spec": ("x".repeat(1000).as_str())});
         assert!(bytes(&small) < ROW_BYTES_MAX + (1 << 11));
+    }
+
+    /// The bookmark at the end of the first events of a watch has a row for an object without a time.
+    #[test]
+    fn the_age_of_an_object_without_a_time_is_null() {
+        let (columns, shown) = Columns::of(&[]);
+        assert_eq!(shown.len(), 2);
+        let cells = columns.cells(&json!({"metadata": {}}), 0);
+        assert_eq!(cells, [Value::string(""), Value::Null]);
+        let born = json!({"metadata": {"name": "a", "creationTimestamp": "1970-01-01T00:00:00Z"}});
+        let cells = columns.cells(&born, 90);
+        assert_eq!(cells, [Value::string("a"), Value::string("90s")]);
     }
 
     #[test]
