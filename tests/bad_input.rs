@@ -495,18 +495,23 @@ async fn floods_of_headers_and_nonsense_cost_only_their_connection() -> Result<(
         "a long path: {:.200}",
         answer
     );
-    for (hosts, why) in [
-        ("", "missing required Host header"),
-        ("Host: a\r\nHost: b\r\n", "too many Host headers"),
+    for (headers, code, text) in [
+        ("", 400, "400 Bad Request: missing required Host header"),
+        (
+            "Host: a\r\nHost: b\r\n",
+            400,
+            "400 Bad Request: too many Host headers",
+        ),
+        ("Host: a\r\nExpect: foo\r\n", 417, ""),
     ] {
         // It ends the connection, so the second request is not read.
-        let request = format!("GET /livez HTTP/1.1\r\n{hosts}\r\n").repeat(2);
+        let request = format!("GET /livez HTTP/1.1\r\n{headers}\r\n").repeat(2);
         let answer = converse(&target.endpoint, request.as_bytes()).await?;
         ensure!(
-            answer.starts_with("HTTP/1.1 400 ")
-                && answer.ends_with(&format!("\r\n\r\n400 Bad Request: {why}"))
+            answer.starts_with(&format!("HTTP/1.1 {code} "))
+                && answer.ends_with(&format!("\r\n\r\n{text}"))
                 && answer.matches("HTTP/1.1").count() == 1,
-            "{hosts:?}: {answer}"
+            "{headers:?}: {answer}"
         );
     }
     for nonsense in [

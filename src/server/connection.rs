@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 use futures_util::future::{Either, ready};
-use http::header::{CONNECTION, CONTENT_LENGTH, HOST};
+use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, HOST};
 use http::{HeaderValue, Method, StatusCode, Version};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
@@ -364,8 +364,29 @@ fn about_server(request: &http::Request<Incoming>) -> Option<Reply> {
     Some(reply)
 }
 
+/// Returns the refusal of a request of HTTP/1.1 that the connection ends with.
+fn refused_head(request: &http::Request<Incoming>) -> Option<Reply> {
+    let mut reply = without_one_host(request).or_else(|| with_unknown_expectation(request))?;
+    let close = HeaderValue::from_static("close");
+    reply.headers_mut().insert(CONNECTION, close);
+    Some(reply)
+}
+
+/// Returns the refusal of a request of HTTP/1.1 that expects something other than `100 Continue`.
+fn with_unknown_expectation(request: &http::Request<Incoming>) -> Option<Reply> {
+    let expected = request.headers().get(EXPECT)?.as_bytes();
+    let mut tokens = expected.split(|byte| matches!(byte, b',' | b' ' | b'\t'));
+    if expected.is_empty() || tokens.any(|token| token.eq_ignore_ascii_case(b"100-continue")) {
+        return None;
+    }
+    let mut reply = bare(StatusCode::EXPECTATION_FAILED, ResponseBody::empty());
+    let nothing = HeaderValue::from_static("0");
+    reply.headers_mut().insert(CONTENT_LENGTH, nothing);
+    Some(reply)
+}
+
 /// Returns the refusal of a request of HTTP/1.1 that names no host or several (RFC 9112, 3.2): what is in
-/// front of the server could understand another one. The connection ends with it.
+/// front of the server could understand another one.
 fn without_one_host(request: &http::Request<Incoming>) -> Option<Reply> {
     let hosts = request.headers().get_all(HOST).iter().count();
     let why = match hosts {
@@ -374,10 +395,8 @@ fn without_one_host(request: &http::Request<Incoming>) -> Option<Reply> {
         0 => "missing required Host header",
         _ => "too many Host headers",
     };
-    let mut reply = text(StatusCode::BAD_REQUEST, format!("400 Bad Request: {why}"));
-    let close = HeaderValue::from_static("close");
-    reply.headers_mut().insert(CONNECTION, close);
-    Some(reply)
+    let why = format!("400 Bad Request: {why}");
+    Some(text(StatusCode::BAD_REQUEST, why))
 }
 
 /// The reason why a stranger's stream is reset instead of being answered.
@@ -491,7 +510,7 @@ async fn serve_h1(
         service_fn(move |mut request: http::Request<Incoming>| {
             let under_way = requests.begin();
             let upgrade = ClientUpgrade::take(&mut request);
-            let work = match without_one_host(&request) {
+            let work = match refused_head(&request) {
                 Some(refusal) => Either::Left(ready(refusal)),
                 None => Either::Right(answered(Arc::clone(&state), Arc::clone(&caller), request)),
             };
