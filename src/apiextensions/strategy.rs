@@ -7,7 +7,7 @@ use crate::table::Columns;
 use crate::units::Unit;
 use crate::validation::{self, Change};
 use polyplane_apimachinery::complaints::Complaints;
-use polyplane_apimachinery::field_error::{FieldError, FieldErrorKind, Path};
+use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::json::scan::Scanned;
 use polyplane_apimachinery::json::{self, Limits};
 use polyplane_apimachinery::names::qualified_name;
@@ -112,14 +112,15 @@ impl CustomObject {
         if compiled.rules.is_empty() {
             return errors;
         }
-        if !has_blocked_rules(&mut errors) {
-            let found = compiled
-                .rules
-                .check(&compiled.schema, &new, old.as_ref(), &budget);
-            errors.extend(found.errors);
-            for warning in found.warnings {
-                context.warnings.add(warning);
-            }
+        if context.metadata_blocks_rules || errors.block_rules() {
+            say_unchecked(&mut errors);
+            return errors;
+        }
+        let rules = &compiled.rules;
+        let found = rules.check(&compiled.schema, &new, old.as_ref(), &budget);
+        errors.extend(found.errors);
+        for warning in found.warnings {
+            context.warnings.add(warning);
         }
         errors
     }
@@ -150,32 +151,14 @@ fn change<'v>(new: &'v Value, old: Option<&'v Value>) -> Change<'v> {
     }
 }
 
-/// Returns whether the complaints keep the rules from being checked, and says so among them.
-fn has_blocked_rules(errors: &mut Complaints) -> bool {
-    // A full list may have dropped a complaint that does.
-    let is_full = errors.is_full();
-    if !is_full && !errors.iter().any(blocks_rules) {
-        return false;
-    }
+/// Adds the complaint that rules were not checked.
+fn say_unchecked(errors: &mut Complaints) {
     let text = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation";
     let note = FieldError::invalid(&Path::NIL, Value::Null, text);
-    match is_full {
+    match errors.is_full() {
         true => errors.push_front(note),
         false => errors.push(note),
     }
-    true
-}
-
-/// Returns whether expressions could fail because of an error, or take too long.
-fn blocks_rules(error: &FieldError) -> bool {
-    matches!(
-        error.kind,
-        FieldErrorKind::NotSupported
-            | FieldErrorKind::Required
-            | FieldErrorKind::TooLong
-            | FieldErrorKind::TooMany
-            | FieldErrorKind::TypeInvalid
-    )
 }
 
 /// Returns the value at a path of names with periods between them.
@@ -353,19 +336,16 @@ mod tests {
     }
 
     #[test]
-    fn rules_are_not_checked_if_a_complaint_that_blocks_them_may_have_been_dropped() {
+    fn a_full_list_says_in_front_that_rules_were_not_checked() {
         let invalid = || FieldError::invalid(&Path::NIL, Value::Null, "wrong");
-        let mut errors = Complaints::from([invalid()]);
-        assert!(!has_blocked_rules(&mut errors));
-        assert_eq!(errors.len(), 1);
         let said = |error: Option<&FieldError>| {
             error.is_some_and(|error| error.detail.contains("rules were not checked"))
         };
-        errors.push(FieldError::required(&Path::NIL, ""));
-        assert!(has_blocked_rules(&mut errors));
+        let mut errors = Complaints::from([invalid()]);
+        say_unchecked(&mut errors);
         assert!(said(errors.last()));
         let mut full: Complaints = std::iter::repeat_with(invalid).collect();
-        assert!(has_blocked_rules(&mut full));
+        say_unchecked(&mut full);
         assert!(said(full.first()));
     }
 

@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 use std::ops::Deref;
 
-use crate::field_error::FieldError;
+use crate::field_error::{FieldError, FieldErrorKind};
 use crate::value::Value;
 
 /// Most complaints in one answer; further ones are left out. With more, an answer would be larger than the object.
@@ -80,6 +80,22 @@ impl Complaints {
     /// Returns whether further complaints are dropped.
     pub fn is_full(&self) -> bool {
         self.room.is_full()
+    }
+
+    /// Returns whether expressions about the object could fail because of a complaint, or take too
+    /// long. A full list may have dropped such a complaint.
+    pub fn block_rules(&self) -> bool {
+        let blocks = |error: &FieldError| {
+            matches!(
+                error.kind,
+                FieldErrorKind::NotSupported
+                    | FieldErrorKind::Required
+                    | FieldErrorKind::TooLong
+                    | FieldErrorKind::TooMany
+                    | FieldErrorKind::TypeInvalid
+            )
+        };
+        self.is_full() || self.errors.iter().any(blocks)
     }
 
     /// Sorts the complaints by their texts.
@@ -240,6 +256,18 @@ mod tests {
         ] {
             assert_eq!(listed(9, &long), (4, true));
         }
+    }
+
+    #[test]
+    fn rules_are_blocked_if_a_complaint_that_blocks_them_may_have_been_dropped() {
+        let path = Path::new("spec");
+        let invalid = || FieldError::invalid(&path, Value::Null, "wrong");
+        let mut errors = Complaints::from([invalid()]);
+        assert!(!errors.block_rules());
+        errors.push(FieldError::required(&path, ""));
+        assert!(errors.block_rules());
+        let full: Complaints = std::iter::repeat_with(invalid).collect();
+        assert!(full.block_rules());
     }
 
     #[test]

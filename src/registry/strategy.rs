@@ -44,6 +44,9 @@ pub struct Context<'a> {
     pub persistence: Persistence,
     /// True if the client has given the object no labels, so that those it has are defaults.
     pub lacks_labels: bool,
+    /// True if the metadata is wrong in a way that keeps the rules of a custom kind from being
+    /// checked.
+    pub metadata_blocks_rules: bool,
     /// The id of the plane.
     pub plane: &'a str,
     /// The facts about this plane that kinds need.

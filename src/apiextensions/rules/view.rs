@@ -27,6 +27,8 @@ pub(crate) enum View<'v> {
 
 const NO_OBJECT: &str = "invalid data, expected a map for the provided schema with type=object";
 const NO_LIST: &str = "invalid data, expected an array for the provided schema with type=array";
+/// Schemas take whole numbers that were written with a fraction or an exponent. Rules do not.
+const NO_INT: &str = "invalid data, expected int, got float64";
 const NEITHER: &str = "invalid data, expected XIntOrString value to be either a string or integer";
 
 /// The items of a list.
@@ -71,6 +73,7 @@ impl<'v> View<'v> {
             (_, Value::Bool(truth)) => Self::Bool(*truth),
             (Form::Double, Value::Int(number)) => Self::Double(*number as f64),
             (_, Value::Int(number)) => Self::Int(*number),
+            (Form::Int, Value::Float(_)) => Self::Invalid(NO_INT),
             (_, Value::Float(number)) => Self::Double(*number),
             (form, Value::String(text)) => Self::of_text(form, text),
             (Form::List(item, relation), Value::Array(items)) => Self::List(Items(

@@ -157,6 +157,7 @@ impl Bench {
             subresource,
             persistence: Persistence::Store,
             lacks_labels: false,
+            metadata_blocks_rules: false,
             plane: "p",
             settings: &self.settings,
             schemas: &row.schemas,

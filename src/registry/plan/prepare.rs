@@ -153,7 +153,11 @@ pub fn validate_create(row: &Resource, context: &Context<'_>, tree: &Value) -> C
     if !row.strategy.validates_metadata_last() {
         errors.extend(metadata::validate(tree, row.scope, rule));
     }
-    errors.extend(row.strategy.validate_create(context, tree));
+    let context = Context {
+        metadata_blocks_rules: errors.block_rules(),
+        ..*context
+    };
+    errors.extend(row.strategy.validate_create(&context, tree));
     if row.strategy.validates_metadata_last() && errors.is_empty() {
         errors.extend(metadata::validate(tree, row.scope, rule));
     }
@@ -169,10 +173,14 @@ pub fn validate_update(
 ) -> Complaints {
     let mut errors = metadata::validate(tree, row.scope, NameRule::PathSegment);
     errors.extend(metadata::validate_update(tree, old));
+    let context = Context {
+        metadata_blocks_rules: errors.block_rules(),
+        ..*context
+    };
     errors.extend(if context.subresource.is_empty() {
-        row.strategy.validate_update(context, tree, old)
+        row.strategy.validate_update(&context, tree, old)
     } else {
-        row.strategy.validate_subresource(context, tree, old)
+        row.strategy.validate_subresource(&context, tree, old)
     });
     with_declared(row, errors, tree, Some(old))
 }

@@ -187,6 +187,7 @@ impl<'r> Run<'r> {
             subresource,
             persistence: self.persistence,
             lacks_labels: self.lacks_labels,
+            metadata_blocks_rules: false,
             plane: self.call.tenant.plane.id(),
             settings: &self.call.tenant.settings,
             schemas: &row.schemas,

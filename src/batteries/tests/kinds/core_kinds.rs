@@ -44,6 +44,7 @@ fn with_settings<T>(
         subresource,
         persistence: Persistence::Store,
         lacks_labels: false,
+        metadata_blocks_rules: false,
         plane: "p",
         settings,
         schemas: kinds.schemas(),

@@ -87,6 +87,7 @@ fn with_context<T>(case: &Value, row: &Resource, run: impl FnOnce(&Context<'_>) 
         subresource: case.str_at(&["subresource"]),
         persistence: Persistence::Store,
         lacks_labels: false,
+        metadata_blocks_rules: false,
         plane: "p",
         settings: &settings(),
         schemas: &row.schemas,

@@ -46,6 +46,7 @@ fn with_row<T>(run: impl FnOnce(&Resource, &Context<'_>) -> T) -> T {
             subresource: "",
             persistence: Persistence::Store,
             lacks_labels: false,
+            metadata_blocks_rules: false,
             plane: "p",
             settings: &settings(),
             schemas: kinds.schemas(),

@@ -8,6 +8,7 @@ mod definition_tables;
 mod device_kinds;
 mod extremes;
 mod long_lists;
+mod odd_requests;
 mod pod_warnings;
 mod selected_fields;
 mod service_families;

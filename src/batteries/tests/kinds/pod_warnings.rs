@@ -27,6 +27,7 @@ fn agreement(kind: &str) -> (usize, usize) {
         subresource: "",
         persistence: Persistence::Store,
         lacks_labels: false,
+        metadata_blocks_rules: false,
         plane: "p",
         settings: &settings,
         schemas: &row.schemas,

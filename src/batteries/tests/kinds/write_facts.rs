@@ -26,6 +26,7 @@ fn with<T>(
         subresource: "",
         persistence,
         lacks_labels,
+        metadata_blocks_rules: false,
         plane: "p",
         settings: &settings(),
         schemas: kinds.schemas(),
