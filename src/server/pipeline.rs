@@ -132,7 +132,7 @@ pub(crate) async fn serve(
     let reply = answered.unwrap_or_else(|_| panicked(&state, &head));
     // Before the reply, because some clients lose a reply that arrives before they have sent their
     // body.
-    discard_unread(&state, &parts, &mut body, RepliedTo::of(&reply)).await;
+    discard_unread(&state, &parts, &mut body, RepliedTo::of(&reply), &charge).await;
     finish(&parts.method, audit_id, reply)
 }
 

@@ -13,6 +13,7 @@ use tokio::time::timeout;
 use crate::answer::respond::{Refusal, RepliedTo};
 use crate::pipeline::Pipeline;
 use crate::request::budget::{Exhausted, Reservation};
+use crate::request::charge::Charge;
 use crate::request::inbound::{Inbound, InboundError};
 use crate::request::prove::Located;
 use crate::server_state::ServerState;
@@ -44,6 +45,7 @@ pub(crate) async fn discard_unread(
     parts: &Parts,
     body: &mut RequestBody,
     caller: RepliedTo,
+    charge: &Charge<'_>,
 ) {
     let RequestBody::Coming(rest) = body else {
         return;
@@ -59,7 +61,7 @@ pub(crate) async fn discard_unread(
     };
     // Without the limit, unproven clients could make the server read any number of bodies.
     if !matches!(seat, Some(None)) {
-        discard_rest(rest).await;
+        discard(rest, DISCARDED_BYTES_MAX, DISCARD_PATIENCE, charge).await;
     }
 }
 
@@ -72,9 +74,8 @@ impl Pipeline<'_> {
         };
         let bytes_max = self.state.limits.body_bytes_max;
         let mut reservation = self.state.metrics.bodies.reserve(located.record());
-        match read_body(coming, bytes_max, &mut reservation).await {
+        match read_body(coming, bytes_max, &mut reservation, self.charge).await {
             Ok(bytes) => {
-                self.charge.receive(bytes.len());
                 *self.body = RequestBody::Read {
                     bytes: bytes.clone(),
                     _room: Some(reservation),
@@ -92,7 +93,14 @@ impl Pipeline<'_> {
                 );
                 Err(ApiError::too_many_requests(message, 1).into())
             }
-            Err(BodyError::TooLong) => {
+            Err(BodyError::TooLong { read }) => {
+                // Nothing is kept of the body from here on.
+                drop(reservation);
+                let awaits_continue = read == 0 && self.parts.headers.contains_key(EXPECT);
+                if !awaits_continue {
+                    let rest = (bytes_max + OVERRUN_BYTES_MAX).saturating_sub(read);
+                    discard(coming, rest, OVERRUN_PATIENCE, self.charge).await;
+                }
                 Err(ApiError::request_entity_too_large(format!("limit is {bytes_max}")).into())
             }
             Err(BodyError::Broken(source)) => {
@@ -107,7 +115,10 @@ impl Pipeline<'_> {
 enum BodyError {
     /// The body is longer than the limit.
     #[error("the body is longer than allowed")]
-    TooLong,
+    TooLong {
+        /// Bytes read of it; none if the head announces more than the limit.
+        read: usize,
+    },
     /// Other bodies use all the memory for bodies.
     #[error("other bodies use all the memory for bodies")]
     NoRoom(Exhausted),
@@ -117,14 +128,15 @@ enum BodyError {
 }
 
 /// Reads a whole body, and reserves memory for it as it arrives. A single frame, the common case,
-/// is not copied.
+/// is not copied. What is read is charged, also of a body that is refused.
 async fn read_body(
     body: &mut Inbound,
     bytes_max: usize,
     reservation: &mut Reservation,
+    charge: &Charge<'_>,
 ) -> Result<Bytes, BodyError> {
     if body.size_hint().lower() > bytes_max as u64 {
-        return Err(BodyError::TooLong);
+        return Err(BodyError::TooLong { read: 0 });
     }
     let mut first = Bytes::new();
     let mut joined = BytesMut::new();
@@ -133,8 +145,10 @@ async fn read_body(
         let Ok(data) = frame.into_data() else {
             continue;
         };
-        if first.len() + joined.len() + data.len() > bytes_max {
-            return Err(BodyError::TooLong);
+        charge.receive(data.len());
+        let read = first.len() + joined.len() + data.len();
+        if read > bytes_max {
+            return Err(BodyError::TooLong { read });
         }
         reservation.grow(data.len()).map_err(BodyError::NoRoom)?;
         if joined.is_empty() && first.is_empty() {
@@ -154,23 +168,31 @@ async fn read_body(
     })
 }
 
+/// Bytes read beyond the limit of a body that is too long: the room that a client of HTTP/2 has on a
+/// stream. With less, the client would still be sending when it is refused; more would let a client
+/// keep the server busy.
+const OVERRUN_BYTES_MAX: usize = 1 << 20;
+/// How long the refusal of a body that is too long waits for it. With less, a client with a slow
+/// line would lose the refusal; more would delay it to a client that sends nothing.
+const OVERRUN_PATIENCE: Duration = Duration::from_secs(10);
 /// Bytes read of a body that no stage needs. More would let a client keep the server busy with it.
 const DISCARDED_BYTES_MAX: usize = 256 << 10;
 /// How long a reply waits for the rest of a body that no stage needs. More would delay the answer
 /// to a slow client.
 const DISCARD_PATIENCE: Duration = Duration::from_millis(500);
 
-/// Reads a body that no stage needs to its end, within limits. Some clients (curl among them)
-/// report a broken stream and never show a reply that arrives before they have sent their body, and
-/// a connection of HTTP/1.1 can only be used again if the body was read.
-async fn discard_rest(body: &mut Inbound) {
+/// Reads a body to its end without keeping it, within limits, and charges what is read. Some clients
+/// (curl among them) report a broken stream and never show a reply that arrives before they have
+/// sent their body, and a connection of HTTP/1.1 can only be used again if the body was read.
+async fn discard(body: &mut Inbound, bytes_max: usize, patience: Duration, charge: &Charge<'_>) {
     if body.is_end_stream() {
         return;
     }
     let reading = async {
-        let mut left = DISCARDED_BYTES_MAX;
+        let mut left = bytes_max;
         while let Some(Ok(frame)) = body.frame().await {
             let length = frame.data_ref().map_or(0, Bytes::len);
+            charge.receive(length);
             match left.checked_sub(length) {
                 Some(less) => left = less,
                 None => return,
@@ -178,5 +200,5 @@ async fn discard_rest(body: &mut Inbound) {
         }
     };
     // On a time-out, answer a slow client all the same.
-    let _ = timeout(DISCARD_PATIENCE, reading).await;
+    let _ = timeout(patience, reading).await;
 }

@@ -1,7 +1,7 @@
 //! Requests with one complete answer each.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -296,6 +296,42 @@ async fn a_body_above_the_limit_is_refused() {
         .send(Method::POST, PODS, &[], vec![b' '; 3 * 1024 * 1024])
         .await;
     assert_eq!(fits.status, StatusCode::CREATED);
+}
+
+/// Some clients read no answer while they send, so they must get rid of the body first.
+#[tokio::test]
+async fn a_body_somewhat_above_the_limit_is_read_to_its_end_before_it_is_refused() {
+    const PIECES: usize = 250;
+    let server = start().await;
+    let announced = [("content-length", "4000000")];
+    for (protocol, headers) in [
+        (Protocol::Http1, &announced[..]),
+        (Protocol::Http1, &announced[..0]),
+        (Protocol::Http2, &announced[..]),
+        (Protocol::Http2, &announced[..0]),
+    ] {
+        let mut client = Client::admin(&server, protocol).await;
+        // The second time shows that the connection can be used again.
+        for _ in 0..2 {
+            let sent = Arc::new(AtomicUsize::new(0));
+            let taken = Arc::clone(&sent);
+            let pieces = stream::iter(0..PIECES).map(move |_| {
+                taken.fetch_add(1, Ordering::SeqCst);
+                Ok(Frame::data(Bytes::from(vec![b' '; 16_000])))
+            });
+            let body = StreamBody::new(pieces).boxed_unsync();
+            let reply = client.open_with(Method::POST, PODS, headers, body).await;
+            let sent = sent.load(Ordering::SeqCst);
+            let case = format!("{protocol:?} with {headers:?}");
+            assert_eq!(
+                (reply.status(), sent),
+                (StatusCode::PAYLOAD_TOO_LARGE, PIECES),
+                "{case}"
+            );
+            let whole = reply.into_body().collect().await;
+            drop(whole.expect("a whole answer"));
+        }
+    }
 }
 
 #[tokio::test]
