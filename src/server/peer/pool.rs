@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 use parking_lot::Mutex;
 use polyplane_fairness::Precision;
 use polyplane_pki::{PeerTls, SHARED_NAME};
@@ -29,6 +29,7 @@ use crate::peer::channel::driver::Driver;
 use crate::peer::channel::frame::HeadTooLong;
 use crate::peer::channel::stream::{Broken, NoAnswer, PeerStream, SharedIoError, send_data};
 use crate::peer::channel::{Channel, Opened};
+use crate::peer::headers::MOVED;
 use crate::peer::wire::PeerBody;
 
 /// Streams on one connection above which the pool opens another one, up to the limit per peer. With
@@ -210,7 +211,8 @@ impl Pool {
     }
 
     /// Sends a request and waits for the head of its answer. A connection that turns out to be
-    /// closed or closing before the peer has read the request is replaced once.
+    /// closed or closing before the peer has read the request is replaced once. A connection over which
+    /// another replica answers is used no more.
     ///
     /// # Errors
     /// Returns [`SendError::NotSent`] if the peer has not read the request,
@@ -227,7 +229,13 @@ impl Pool {
             let channel = self.channel(link, fresh).await;
             let channel = channel.map_err(SendError::NotSent)?;
             match exchange(&channel, request).await {
-                Ok(response) => return Ok(response),
+                Ok(response) => {
+                    if is_of_another_replica(&response) {
+                        // The address may lead to the peer by now, and the open connection does not.
+                        channel.close();
+                    }
+                    return Ok(response);
+                }
                 Err(NoAnswer::Refused) => {}
                 Err(NoAnswer::Broken(why)) => return Err(SendError::Broken(why)),
                 Err(NoAnswer::TooLong(why)) => return Err(SendError::TooLong(why)),
@@ -388,6 +396,13 @@ pub(super) async fn exchange(
         }
     };
     Ok(opened.into_response(head))
+}
+
+/// Returns whether an answer says that another replica than the one that is meant got the request. If all
+/// replicas share one certificate, the handshake cannot tell. An owner that has lost a plane names the
+/// plane's new owner.
+fn is_of_another_replica(response: &Response<PeerStream>) -> bool {
+    response.status() == StatusCode::MISDIRECTED_REQUEST && !response.headers().contains_key(MOVED)
 }
 
 impl Link {

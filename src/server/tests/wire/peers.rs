@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use polyplane_ownership::{Member, PeerError, PeerMessage, PeerReply, PeerRequest, Peers as _};
-use polyplane_pki::PeerTls;
+use polyplane_pki::{PeerTls, SHARED_NAME};
 use polyplane_server::{Peer, PeerLimits, PeerTransport};
 use rcgen::ExtendedKeyUsagePurpose::{self, ClientAuth, ServerAuth};
 use rustls::RootCertStore;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio_rustls::TlsConnector;
 
 use crate::ring::Ring;
@@ -28,12 +29,33 @@ pub fn member(peer: &Peer) -> Member {
     }
 }
 
-/// Returns a certificate of the peer CA, with these usages and names.
+/// Returns a certificate of the peer CA, with these usages and names, for polyplane-1.
 fn issued(
     pki: &Path,
     usages: &[ExtendedKeyUsagePurpose],
     names: &[&str],
 ) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
+    let (certificate, key) = signed(pki, usages, "polyplane-1", names);
+    let key = PrivatePkcs8KeyDer::from(key.serialize_der());
+    (vec![certificate.der().clone()], key.into())
+}
+
+/// Gives all replicas of a folder of certificates one certificate.
+fn share_one(pki: &Path) {
+    drop(PeerTls::load_or_create(pki, "polyplane-0").expect("the CA is made"));
+    let usages = [ServerAuth, ClientAuth];
+    let (certificate, key) = signed(pki, &usages, SHARED_NAME, &["peer.polyplane"]);
+    std::fs::write(pki.join("peer.crt"), certificate.pem()).expect("written");
+    std::fs::write(pki.join("peer.key"), key.serialize_pem()).expect("written");
+}
+
+/// Lets the peer CA sign a certificate with this common name.
+fn signed(
+    pki: &Path,
+    usages: &[ExtendedKeyUsagePurpose],
+    common_name: &str,
+    names: &[&str],
+) -> (rcgen::Certificate, rcgen::KeyPair) {
     let read = |name: &str| std::fs::read_to_string(pki.join(name)).expect("made");
     let ca_key = rcgen::KeyPair::from_pem(&read("peer-ca.key")).expect("a key");
     let ca = rcgen::Issuer::from_ca_cert_pem(&read("peer-ca.crt"), ca_key).expect("a CA");
@@ -41,11 +63,10 @@ fn issued(
     let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
     let mut params = rcgen::CertificateParams::new(names).expect("names");
     let name = rcgen::DnType::CommonName;
-    params.distinguished_name.push(name, "polyplane-1");
+    params.distinguished_name.push(name, common_name);
     params.extended_key_usages = usages.to_vec();
     let certificate = params.signed_by(&key, &ca).expect("signed");
-    let key = PrivatePkcs8KeyDer::from(key.serialize_der());
-    (vec![certificate.der().clone()], key.into())
+    (certificate, key)
 }
 
 #[tokio::test]
@@ -200,6 +221,47 @@ async fn an_address_that_belongs_to_another_replica_is_not_mistaken() {
         "{failed:?}"
     );
     assert!(ring.world.messages.lock().is_empty());
+}
+
+/// Returns an address that leads each connection to the process at the newest value of `to`, as the name of
+/// a Service does.
+async fn leading(to: watch::Receiver<String>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("bound").to_string();
+    tokio::spawn(async move {
+        while let Ok((mut socket, _)) = listener.accept().await {
+            let process = to.borrow().clone();
+            tokio::spawn(async move {
+                let mut process = TcpStream::connect(process).await.expect("it listens");
+                let _ = tokio::io::copy_bidirectional(&mut socket, &mut process).await;
+            });
+        }
+    });
+    address
+}
+
+/// If all replicas share one certificate, no handshake shows that an address leads to another one.
+#[tokio::test]
+async fn a_connection_over_which_another_replica_answers_is_not_used_again() {
+    let limits = PeerLimits::default();
+    let ring = Ring::start_prepared(3, &limits, share_one, |_| {}).await;
+    let to = watch::Sender::new(ring.replicas[2].peer.address.clone());
+    let peer = member(&Peer {
+        replica: "polyplane-1".to_owned(),
+        address: leading(to.subscribe()).await,
+    });
+    let transport = &ring.replicas[0].transport;
+    let ping = || transport.call(&peer, PeerMessage::Ping { view: 1 }.into());
+    let failed = ping().await;
+    assert!(
+        matches!(&failed, Err(PeerError::OtherReplica(why)) if why.contains("polyplane-2")),
+        "{failed:?}"
+    );
+    to.send_replace(ring.replicas[1].peer.address.clone());
+    assert_eq!(ping().await, Ok(PeerReply::Pong { view: 7 }));
+    let heard = ring.world.messages.lock().clone();
+    let ping = PeerMessage::Ping { view: 1 };
+    assert_eq!(heard, [(1, "polyplane-0".to_owned(), ping, 0)]);
 }
 
 #[tokio::test]

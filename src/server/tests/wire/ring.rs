@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -402,6 +403,16 @@ impl Ring {
         limits: &PeerLimits,
         change: impl Fn(&mut Config),
     ) -> Self {
+        Self::start_prepared(count, limits, |_| {}, change).await
+    }
+
+    /// Starts a ring to whose folder of certificates `prepare` adds files first.
+    pub async fn start_prepared(
+        count: usize,
+        limits: &PeerLimits,
+        prepare: impl FnOnce(&Path),
+        change: impl Fn(&mut Config),
+    ) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let truth = Truth {
             owner: Some(0),
@@ -425,6 +436,7 @@ impl Ring {
             kinds: kinds(),
         });
         let pki = Arc::new(Pki::load_or_create(&folder.path().join("pki")).expect("made"));
+        prepare(&folder.path().join("pki"));
         let mut ring = Self {
             admin: pki
                 .issue_client("carla", &[SYSTEM_MASTERS])
