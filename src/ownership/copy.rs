@@ -83,6 +83,9 @@ pub enum CopyError {
     /// Another process writes the target.
     #[error("the target was written by another process; is the same copy running twice?")]
     TargetWritten,
+    /// The caller stopped the copy before anything was written.
+    #[error("the copy was stopped before it began")]
+    Stopped,
     /// The target does not take records of the source.
     #[error(
         "the target takes records of at most {bytes_max} bytes, and the source has larger ones, as stored: {named}; \
@@ -131,6 +134,10 @@ pub struct CopyOptions {
     pub layer: Arc<Layer>,
     /// The store's prefix of the directory's rows, one for each plane, to count planes.
     pub rows: Bytes,
+    /// If cancelled, a copy does not begin.
+    pub stop: CancellationToken,
+    /// Called when it begins to check that the target takes all records of the source, which reads all of it.
+    pub say_checking: fn(),
 }
 
 /// How a copy ended.
@@ -213,7 +220,8 @@ impl StoreCopy {
         let bytes_max = target.limits().value_bytes_max;
         // Otherwise nothing is too large, and need not be read twice.
         if bytes_max < source.store.limits().value_bytes_max {
-            sizes::check(&source, bytes_max).await?;
+            (options.say_checking)();
+            sizes::check(&source, bytes_max, &options.stop).await?;
         }
         let floor = match source.floor.level >= COPY_LEVEL {
             true => Floor {

@@ -155,6 +155,10 @@ impl Run {
         let mut rest = BufReader::new(child.stderr.take().context("it is piped")?);
         let mut first = String::new();
         timeout(COPY_PATIENCE, rest.read_line(&mut first)).await??;
+        if first.starts_with("checking that the target takes") {
+            first.clear();
+            timeout(COPY_PATIENCE, rest.read_line(&mut first)).await??;
+        }
         Ok(Self { child, first, rest })
     }
 

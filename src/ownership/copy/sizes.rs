@@ -10,6 +10,7 @@ use bytes::Bytes;
 use polyplane_plane::Key;
 use polyplane_storage::Revision;
 use std::collections::BTreeMap;
+use tokio_util::sync::CancellationToken;
 
 /// Records that a message names. More would hide what it says about them.
 const NAMED_MAX: usize = 8;
@@ -29,8 +30,21 @@ struct Found {
     records: BTreeMap<Bytes, Large>,
 }
 
-/// Checks that a target takes each value that a copy has.
-pub(crate) async fn check(source: &Source, bytes_max: usize) -> Result<(), CopyError> {
+/// Checks that a target takes each value that a copy has, until `stop` is cancelled.
+pub(crate) async fn check(
+    source: &Source,
+    bytes_max: usize,
+    stop: &CancellationToken,
+) -> Result<(), CopyError> {
+    tokio::select! {
+        // The stop first: a store that does not answer must not hide it.
+        biased;
+        () = stop.cancelled() => Err(CopyError::Stopped),
+        checked = check_all(source, bytes_max) => checked,
+    }
+}
+
+async fn check_all(source: &Source, bytes_max: usize) -> Result<(), CopyError> {
     let mut found = Found {
         bytes_max,
         records: BTreeMap::new(),

@@ -35,6 +35,8 @@ fn copy_options() -> CopyOptions {
             ROOT,
             &polyplane_plane::Prefix::resource("polyplane.dev", "planes"),
         ),
+        stop: CancellationToken::new(),
+        say_checking: || {},
     }
 }
 
@@ -408,7 +410,8 @@ async fn records_that_are_too_large_are_named_with_their_objects_before_a_copy_b
     leave(&town, "solo").await;
     let source = Source::open(Arc::clone(&town.store), None).await;
     let source = source.expect("it opens");
-    let said = sizes::check(&source, 2000).await;
+    let stop = CancellationToken::new();
+    let said = sizes::check(&source, 2000, &stop).await;
     let said = said.expect_err("they are too large").to_string();
     for (name, is_now) in [("kept", true), ("shrunk", false), ("deleted", false)] {
         let named = format!(
@@ -420,7 +423,11 @@ async fn records_that_are_too_large_are_named_with_their_objects_before_a_copy_b
         let is_past = size.ends_with(" bytes, in the history only");
         assert_eq!(is_past, !is_now, "{said}");
     }
-    sizes::check(&source, 4000).await.expect("all fit");
+    let fits = sizes::check(&source, 4000, &stop).await;
+    fits.expect("all fit");
+    stop.cancel();
+    let stopped = sizes::check(&source, 4000, &stop).await;
+    assert!(matches!(stopped, Err(CopyError::Stopped)), "{stopped:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -8,7 +8,7 @@ use crate::store::location::{Location, Side};
 use crate::store::progress::{Progress, size};
 use anyhow::{Context, bail};
 use polyplane_batteries::bootstrap::Release;
-use polyplane_ownership::{CopyEnd, CopyOptions, CopyState, StoreCopy};
+use polyplane_ownership::{CopyEnd, CopyError, CopyOptions, CopyState, StoreCopy};
 use polyplane_storage::Store;
 use std::io::Write;
 use std::sync::Arc;
@@ -43,6 +43,8 @@ async fn copy(options: StoreCopyOptions, release: Arc<Release>) -> anyhow::Resul
         level: release.level(),
         layer: Arc::clone(release.layer()),
         rows: plane_directory::directory_prefix(),
+        stop: stop.clone(),
+        say_checking,
     };
     let copied = tokio::select! {
         // The signals first: a copy that has much to do must not hide them.
@@ -74,7 +76,11 @@ async fn run_copy(
     stop: &CancellationToken,
     to: &Location,
 ) -> anyhow::Result<CopyEnd> {
-    let mut copy = StoreCopy::open(Arc::clone(source), Arc::clone(target), options).await?;
+    let opened = StoreCopy::open(Arc::clone(source), Arc::clone(target), options).await;
+    let mut copy = match opened {
+        Err(CopyError::Stopped) => return Ok(CopyEnd::Stopped),
+        opened => opened?,
+    };
     to.note_begun().await?;
     let mut progress = Progress::new(copy.state());
     say_begun(&copy);
@@ -97,6 +103,15 @@ async fn run_copy(
         );
     }
     Ok(end)
+}
+
+/// Says why nothing is copied yet: all of a large store is read first.
+fn say_checking() {
+    // A closed standard error must not end the copy.
+    let _ = writeln!(
+        std::io::stderr(),
+        "checking that the target takes all records of the source"
+    );
 }
 
 /// Says how far the copy is when this process begins with it. What the line says is in the target: a run that
