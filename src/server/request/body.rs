@@ -96,10 +96,14 @@ impl Pipeline<'_> {
             Err(BodyError::TooLong { read }) => {
                 // Nothing is kept of the body from here on.
                 drop(reservation);
+                let read_max = bytes_max + OVERRUN_BYTES_MAX;
                 let awaits_continue = read == 0 && self.parts.headers.contains_key(EXPECT);
-                if !awaits_continue {
-                    let rest = (bytes_max + OVERRUN_BYTES_MAX).saturating_sub(read);
+                // The client of a body that is announced as longer would still be sending.
+                if !awaits_continue && coming.size_hint().lower() <= read_max as u64 {
+                    let rest = read_max.saturating_sub(read);
                     discard(coming, rest, OVERRUN_PATIENCE, self.charge).await;
+                    // Otherwise `discard_unread` would read and wait again.
+                    *self.body = RequestBody::empty();
                 }
                 Err(ApiError::request_entity_too_large(format!("limit is {bytes_max}")).into())
             }

@@ -12,7 +12,7 @@ use hyper::body::Frame;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::client::{Client, PROTOCOLS, Protocol, Reply};
+use crate::client::{Client, PROTOCOLS, Protocol, Reply, connect};
 use crate::fake::{start, start_with};
 
 const PODS: &str = "/api/v1/namespaces/ns/pods";
@@ -332,6 +332,38 @@ async fn a_body_somewhat_above_the_limit_is_read_to_its_end_before_it_is_refused
             drop(whole.expect("a whole answer"));
         }
     }
+}
+
+#[tokio::test]
+async fn a_body_far_above_the_limit_is_refused_without_a_wait_for_it() {
+    let server = start().await;
+    // With a wait the deadline would pass.
+    let path = format!("{PODS}?timeout=5s");
+    let announced = [("content-length", "5000000000")];
+    for protocol in PROTOCOLS {
+        let mut client = Client::admin(&server, protocol).await;
+        let body = StreamBody::new(stream::pending()).boxed_unsync();
+        let reply = client.open_with(Method::POST, &path, &announced, body);
+        assert_eq!(reply.await.status(), StatusCode::PAYLOAD_TOO_LARGE);
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_asks_before_it_sends_too_much_is_not_told_to_go_on() {
+    let server = start().await;
+    let head = format!(
+        "POST {PODS} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {}\r\n\
+         Content-Length: 4000000\r\nExpect: 100-continue\r\n\r\n",
+        server.pki.admin_token()
+    );
+    let mut stream = connect(server.address, &server.pki, Protocol::Http1, None).await;
+    let sent = stream.write_all(head.as_bytes()).await;
+    sent.expect("sent");
+    stream.flush().await.expect("flushed");
+    let mut status = [0; 12];
+    let read = stream.read_exact(&mut status).await;
+    read.expect("an answer");
+    assert_eq!(&status, b"HTTP/1.1 413");
 }
 
 #[tokio::test]
