@@ -281,7 +281,7 @@ fn log_failed_handshake(state: &ServerState, remote: Option<&HeaderValue>, error
     if is_about_certificate(error) && state.refused_certificates.lock().is_due(Instant::now()) {
         tracing::info!(
             %error,
-            client = ?remote,
+            client = remote.and_then(|remote| remote.to_str().ok()),
             "a client certificate cannot be used, and ended its handshake; X.509 version 1, which \
              `openssl x509 -req` makes without extensions, is not accepted (logged once a minute)"
         );
