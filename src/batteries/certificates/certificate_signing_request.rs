@@ -22,9 +22,6 @@ const LEGACY_SIGNER: &str = "kubernetes.io/legacy-unknown";
 const SECONDS_MIN: i64 = 600;
 /// Conditions about the decision and the outcome, which can only be true.
 const DECISIONS: [&str; 3] = ["Approved", "Denied", "Failed"];
-/// The conditions of which a request has at most one, as upstream names them.
-const BOTH: &str = r#"{conditions[{"type": "Approved"}], conditions[{"type": "Denied"}]}"#;
-const ONE_DECISION: &str = r#"must specify at most one of: `conditions[{"type": "Approved"}]`, `conditions[{"type": "Denied"}]`"#;
 const STATUSES: [&str; 3] = ["False", "True", "Unknown"];
 const USAGES: [&str; 23] = [
     "any",
@@ -117,12 +114,6 @@ impl Strategy for SigningRequest {
         validate(&mut errors, object, Some(old));
         validate_change(&mut errors, context.subresource, object, old);
         errors.extend(object_metadata::validate_update(object, old));
-        // The schema declares this rule, so upstream reports it last.
-        if is_contradictory(object) && !is_contradictory(old) {
-            let list = Path::new("status");
-            let list = list.child("conditions");
-            errors.push(FieldError::invalid(&list, BOTH, ONE_DECISION));
-        }
         errors
     }
 
@@ -188,12 +179,6 @@ fn decisions<'v>(object: &'v Value, kind: &'v str) -> impl Iterator<Item = &'v V
     conditions(object)
         .iter()
         .filter(move |condition| condition.str_at(&["type"]) == kind)
-}
-
-/// Returns whether a request is approved and denied.
-fn is_contradictory(object: &Value) -> bool {
-    let has = |kind: &str| decisions(object, kind).next().is_some();
-    has("Approved") && has("Denied")
 }
 
 fn conditions_mut(object: &mut Value) -> impl Iterator<Item = &mut Value> {
