@@ -196,9 +196,6 @@ impl Registry {
         }
         let call = Call::new(tenant, request, row, &self.services);
         check_writer(&call)?;
-        if request.verb != Verb::Create {
-            call.check_namespace()?;
-        }
         if let Some(text) = &row.deprecation {
             call.warn(text.as_str());
             if row.custom.is_none() {
@@ -208,6 +205,12 @@ impl Registry {
                     call.annotate("k8s.io/removed-release", || release.to_owned());
                 }
             }
+        }
+        // After the warning, because upstream's store finds this.
+        if request.verb != Verb::Create
+            && let Err(error) = call.check_namespace()
+        {
+            return Err(error.with_warnings(call.take_warnings()));
         }
         let answer = match request.subresource.as_deref() {
             None => self.object(&call).await,

@@ -242,7 +242,8 @@ impl Resource {
     }
 
     /// Returns the error for a verb that a path of the kind does not have. Upstream's server of custom
-    /// kinds names the verb.
+    /// kinds names the verb: that of a subresource, or none for a method that it does not know. Where
+    /// there is no subresource it carries out all others: a POST with a name creates, a HEAD reads.
     pub fn without_verb(&self, verb: &str) -> ApiError {
         match self.custom {
             Some(_) => {

@@ -49,6 +49,11 @@ fn resolve_verb(row: &Resource, info: &ResourceInfo<'_>, method: &Method) -> Res
     if inside || info.verb_in_path == Some("proxy") || (outside && !info.name.is_empty()) {
         return Err(elsewhere(row));
     }
+    let across = outside && !matches!(info.verb, Some(Verb::List | Verb::Watch));
+    // Upstream's server of custom kinds looks at the scope first, whatever the method is.
+    if across && row.custom.is_some() {
+        return Err(elsewhere(row));
+    }
     // Kinds that are not listed have no path across namespaces, and those that are not watched no
     // legacy one.
     if (outside && !row.allows("list")) || (is_legacy && !row.allows("watch")) {
@@ -72,7 +77,8 @@ fn resolve_verb(row: &Resource, info: &ResourceInfo<'_>, method: &Method) -> Res
         Some(sub) => sub.verbs.iter().any(|known| known == verb.name()),
         None if is_legacy => *method == Method::GET,
         None if named => OBJECT_VERBS.contains(&verb),
-        None => !matches!(verb, Verb::Update | Verb::Patch),
+        // The registry refuses these without a name.
+        None => row.custom.is_some() || !matches!(verb, Verb::Update | Verb::Patch),
     };
     if !has_method {
         return Err(row.without_verb(verb.name()).into());
@@ -80,10 +86,6 @@ fn resolve_verb(row: &Resource, info: &ResourceInfo<'_>, method: &Method) -> Res
     if sub.is_some() {
         let is_connected = CONNECTED.contains(&info.subresource);
         return Ok(if is_connected { Verb::Connect } else { verb });
-    }
-    let across = outside && !matches!(verb, Verb::List | Verb::Watch);
-    if across && row.custom.is_some() {
-        return Err(elsewhere(row));
     }
     // Upstream routes a watch like a list, authorizes it, and then reports that the kind has none.
     let listed = verb == Verb::Watch && !is_legacy && row.allows("list");
