@@ -304,10 +304,13 @@ pub(crate) struct CandidateRecord {
     trusted: Option<Vec<String>>,
     /// The time at which its wait began, RFC 3339.
     pub(crate) since: String,
+    /// Why it waits, if members cannot find that out by the CAs. An older member ignores it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) why: Option<String>,
 }
 
 impl CandidateRecord {
-    pub(crate) fn new(trust: Option<PeerTrust>, since: String) -> Self {
+    pub(crate) fn new(trust: Option<PeerTrust>, since: String, why: Option<String>) -> Self {
         let (issuer, trusted) = match trust {
             Some(trust) => (trust.issuer, Some(trust.trusted)),
             None => (None, None),
@@ -316,6 +319,7 @@ impl CandidateRecord {
             issuer,
             trusted,
             since,
+            why,
         }
     }
 
@@ -423,11 +427,15 @@ mod tests {
             trusted: ["0a1b", "2c3d"].map(str::to_owned).to_vec(),
         };
         let nothing = PeerTrust::default();
-        for trust in [Some(trust), Some(nothing), None] {
-            let record = CandidateRecord::new(trust.clone(), "2026-01-01T00:00:00Z".to_owned());
+        let why = Some("its clock is wrong".to_owned());
+        for (trust, why) in [(Some(trust), None), (Some(nothing), why), (None, None)] {
+            let since = "2026-01-01T00:00:00Z".to_owned();
+            let record = CandidateRecord::new(trust.clone(), since, why);
             let read = decode_candidate(&encode_candidate(&record)).expect("its own");
             assert_eq!((read.trust(), read), (trust, record));
         }
+        let newer = br#"{"since":"2026-01-01T00:00:00Z","later":1}"#;
+        assert!(decode_candidate(newer).is_some(), "the rest is ignored");
         assert_eq!(decode_candidate(b"{}"), None);
     }
 }

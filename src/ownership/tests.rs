@@ -93,7 +93,8 @@ impl Peers for Wire {
             return Err(PeerError::Untrusted("unknown issuer".to_owned()));
         }
         if self.wires.misplaced.lock().contains(&to.id) {
-            return Err(PeerError::OtherReplica("this is replica x".to_owned()));
+            let text = format!("{}: this is replica x", to.address);
+            return Err(PeerError::OtherReplica(text));
         }
         let listening = self.wires.listening.lock().get(&to.id).cloned();
         let planes = listening.and_then(|planes| planes.upgrade());

@@ -157,7 +157,7 @@ impl PeerTls {
         let provider = rustls::crypto::aws_lc_rs::default_provider();
         let name = match PairFiles::find(folder, "peer")? {
             Some(pair) => pair.load_peer(Unmarked::Refused, &provider)?.1.to_string(),
-            // Of a certificate that is issued now nothing is kept.
+            // The issued certificate is discarded, so any name will do.
             None => "certs".to_owned(),
         };
         Self::load_or_create(folder, &name).map(drop)

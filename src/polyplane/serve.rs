@@ -3,8 +3,9 @@
 //! While the store cannot be reached the replica waits: `/livez` succeeds, `/readyz` fails, the log
 //! names the reason, and `serve` exits at once if it receives SIGTERM. A problem that does not pass
 //! by itself, such as a wrong password, ends the process with an error. The replica waits in the same
-//! way while it and the members of the ring do not trust each other's peer certificates, and while the
-//! store takes no writes, without which a replica cannot join.
+//! way while it and the members of the ring do not trust each other's peer certificates, while another
+//! replica answers at its advertised address, and while the store takes no writes, without which a replica
+//! cannot join.
 //!
 //! How `serve` stops: at the first SIGTERM or at a POST to `/drain` the replica writes Draining
 //! into its member key, `/readyz` fails, and the replica still serves every request while it hands

@@ -1,5 +1,5 @@
-//! The replicas that wait outside the ring because its members and they do not trust each other's
-//! certificates (PROTOCOL 23). Owns the record with which such a replica says so, and what members
+//! The replicas that wait outside the ring because of certificates, or because another replica answers at
+//! their address (PROTOCOL 23). Owns the record with which such a replica says so, and what members
 //! make of these records: lines of the log, a metric, the report of the ring.
 //!
 //! Must not decide who joins: `welcome` does. A record that is missing or late hides a candidate from
@@ -36,8 +36,8 @@ const RENEW_EVERY: Length = Length::from_millis(1_600);
 /// so the join.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A replica that waits outside the ring because its members and it do not trust each other's
-/// certificates.
+/// A replica that waits outside the ring because of certificates, or because another replica answers at its
+/// address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
     /// The replica's name.
@@ -46,9 +46,9 @@ pub struct Candidate {
     pub trust: Option<PeerTrust>,
     /// The time at which its wait began, RFC 3339.
     pub since: String,
-    /// Why it and this member do not accept each other's certificates; `None` if they do, or if that is
-    /// not known.
-    pub mistrust: Option<String>,
+    /// Why it waits, as it says itself, or why it and this member do not accept each other's certificates;
+    /// `None` if neither is known.
+    pub why: Option<String>,
 }
 
 /// The record of this replica while it waits outside the ring. If it is dropped, the record ends with
@@ -76,11 +76,18 @@ impl Candidacy {
     }
 
     /// Puts the record unless the store has it, and renews it if that is due. A store that does not
-    /// take it is tried again at the next call.
-    pub(crate) async fn keep(&mut self, store: &dyn Store, trust: Option<PeerTrust>, now: Time) {
+    /// take it is tried again at the next call. `why` is the reason of the wait, if members cannot find it
+    /// out by the CAs.
+    pub(crate) async fn keep(
+        &mut self,
+        store: &dyn Store,
+        (trust, why): (Option<PeerTrust>, Option<String>),
+        now: Time,
+    ) {
+        let record = CandidateRecord::new(trust, self.since.clone(), why);
         let kept = async {
             self.renew(store, now).await;
-            self.put(store, trust, now).await;
+            self.put(store, record, now).await;
         };
         if timeout(PATIENCE, kept).await.is_err() {
             tracing::debug!("the store was too slow for this candidate's record");
@@ -102,8 +109,7 @@ impl Candidacy {
         }
     }
 
-    async fn put(&mut self, store: &dyn Store, trust: Option<PeerTrust>, now: Time) {
-        let record = CandidateRecord::new(trust, self.since.clone());
+    async fn put(&mut self, store: &dyn Store, record: CandidateRecord, now: Time) {
         if self.put.as_ref() == Some(&record) {
             return;
         }
@@ -177,21 +183,30 @@ impl Candidates {
 pub(crate) fn list(shared: &RingState) -> Vec<Candidate> {
     let own = shared.peers.trust();
     let records = shared.candidates.records.lock();
-    let candidate = |(id, record): (&ReplicaId, &CandidateRecord)| {
-        let trust = record.trust();
-        Candidate {
-            id: id.clone(),
-            mistrust: mistrust(own.as_ref(), trust.as_ref()),
-            trust,
-            since: record.since.clone(),
-        }
+    let candidate = |(id, record): (&ReplicaId, &CandidateRecord)| Candidate {
+        id: id.clone(),
+        trust: record.trust(),
+        why: cause(own.as_ref(), record),
+        since: record.since.clone(),
     };
     records.iter().map(candidate).collect()
 }
 
-fn mistrust(own: Option<&PeerTrust>, other: Option<&PeerTrust>) -> Option<String> {
-    let mistrust = own?.mistrust(other?)?;
-    Some(mistrust.to_string())
+/// Returns why a replica waits: what it says itself, or else what this member finds out by the CAs.
+fn cause(own: Option<&PeerTrust>, record: &CandidateRecord) -> Option<String> {
+    let mistrust = || Some(own?.mistrust(&record.trust()?)?.to_string());
+    record.why.clone().or_else(mistrust)
+}
+
+/// Returns the line of the log about a replica that waits.
+fn notice(own: Option<&PeerTrust>, record: &CandidateRecord) -> String {
+    let (since, cause) = (&record.since, cause(own, record));
+    let waits = format!("a replica waits outside the ring since {since}, because");
+    if record.why.is_some() {
+        return format!("{waits} {}", cause.unwrap_or_default());
+    }
+    let cause = cause.map_or_else(String::new, |cause| format!(" ({cause})"));
+    format!("{waits} a member and it do not accept each other's certificates{cause}; {SAME_CA}")
 }
 
 /// Returns why the peer certificates of this member are probably the wrong ones: the replicas outside that do not fit
@@ -306,14 +321,7 @@ fn update(shared: &RingState, mut fresh: Records) {
     };
     let (arrived, left) = changes(&before, &fresh);
     for (id, record) in arrived {
-        let cause = mistrust(own.as_ref(), record.trust().as_ref());
-        let cause = cause.map_or_else(String::new, |cause| format!(" ({cause})"));
-        let since = &record.since;
-        tracing::warn!(
-            replica = %id,
-            "a replica waits outside the ring since {since}, because a member and it do not accept each \
-             other's certificates{cause}; {SAME_CA}"
-        );
+        tracing::warn!(replica = %id, "{}", notice(own.as_ref(), record));
     }
     for id in left {
         tracing::info!(replica = %id, "a replica no longer waits outside the ring");
@@ -354,7 +362,7 @@ mod tests {
     }
 
     fn record(trust: PeerTrust) -> CandidateRecord {
-        CandidateRecord::new(Some(trust), "2026-01-01T00:00:00Z".to_owned())
+        CandidateRecord::new(Some(trust), "2026-01-01T00:00:00Z".to_owned(), None)
     }
 
     #[test]
@@ -397,6 +405,26 @@ mod tests {
         let left: Vec<&str> = left.iter().map(|id| id.as_str()).collect();
         assert_eq!((arrived, left), (vec!["c", "d"], vec!["a"]));
         assert_eq!(changes(&fresh, &fresh), (Vec::new(), Vec::new()));
+    }
+
+    #[test]
+    fn a_line_about_a_candidate_names_the_reason_that_it_has_itself_and_no_other() {
+        let own = trust("x", &["x"]);
+        let of_cas = record(trust("y", &["y"]));
+        let line = notice(Some(&own), &of_cas);
+        assert!(
+            line.contains("the CA y") && line.ends_with(SAME_CA),
+            "{line}"
+        );
+        let expired = CandidateRecord {
+            why: Some("its own peer certificate expired".to_owned()),
+            ..of_cas
+        };
+        let line = notice(Some(&own), &expired);
+        assert!(
+            line.ends_with("because its own peer certificate expired"),
+            "{line}"
+        );
     }
 
     #[test]
@@ -445,7 +473,7 @@ mod tests {
         let waiting = trust("new", &["new"]);
         for _ in 0..30 {
             candidacy
-                .keep(&*store, Some(waiting.clone()), now(&clock))
+                .keep(&*store, (Some(waiting.clone()), None), now(&clock))
                 .await;
             let (record, item) = found(&*store).await.expect("it is there");
             assert_eq!(record.trust(), Some(waiting.clone()));
@@ -454,7 +482,7 @@ mod tests {
         }
         let replaced = trust("new", &["new", "old"]);
         candidacy
-            .keep(&*store, Some(replaced.clone()), now(&clock))
+            .keep(&*store, (Some(replaced.clone()), None), now(&clock))
             .await;
         let (record, item) = found(&*store).await.expect("it is there");
         assert_eq!(record.trust(), Some(replaced));
@@ -468,10 +496,10 @@ mod tests {
     async fn a_candidate_whose_lease_has_ended_puts_its_record_again() {
         let (store, clock) = store();
         let mut candidacy = Candidacy::new(&id("a"), now(&clock));
-        candidacy.keep(&*store, None, now(&clock)).await;
+        candidacy.keep(&*store, (None, None), now(&clock)).await;
         clock.advance(TTL);
         assert_eq!(found(&*store).await, None, "as after a long pause");
-        candidacy.keep(&*store, None, now(&clock)).await;
+        candidacy.keep(&*store, (None, None), now(&clock)).await;
         let (record, _) = found(&*store).await.expect("it is there again");
         assert_eq!(record.trust(), None);
     }
@@ -481,10 +509,10 @@ mod tests {
         let (store, clock) = store();
         let mut candidacy = Candidacy::new(&id("a"), now(&clock));
         store.plan().raise_alarm();
-        candidacy.keep(&*store, None, now(&clock)).await;
+        candidacy.keep(&*store, (None, None), now(&clock)).await;
         assert_eq!(found(&*store).await, None);
         store.plan().free();
-        candidacy.keep(&*store, None, now(&clock)).await;
+        candidacy.keep(&*store, (None, None), now(&clock)).await;
         assert!(found(&*store).await.is_some());
     }
 
@@ -494,9 +522,9 @@ mod tests {
         let mut candidacy = Candidacy::new(&id("a"), now(&clock));
         let lost = polyplane_storage::CommitFault::UnknownApplied;
         store.plan().next_commit(lost);
-        candidacy.keep(&*store, None, now(&clock)).await;
+        candidacy.keep(&*store, (None, None), now(&clock)).await;
         let (_, first) = found(&*store).await.expect("it was applied");
-        candidacy.keep(&*store, None, now(&clock)).await;
+        candidacy.keep(&*store, (None, None), now(&clock)).await;
         let (_, second) = found(&*store).await.expect("it is there");
         assert_eq!(first.lease, second.lease);
         assert!(second.modified > first.modified);

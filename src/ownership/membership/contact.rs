@@ -5,9 +5,9 @@
 //! address another replica answers, counts as one that does not answer, and is evicted. If a replica that is
 //! not trusted joins again and again, as one of an older release does, each further life is given more time:
 //! evictions move planes and do not help. A replica with a wrong address pauses by itself before it joins
-//! again, so it is given no more time. Meanwhile this replica designates neither for a plane while there is
-//! another member: requests for the plane could not be forwarded. `welcome` has what a replica does before
-//! it joins.
+//! again, so it is given no more time. Until they answer, this replica designates neither members that do not
+//! trust it nor members with a wrong address for a plane while there is another member: requests for the plane
+//! could not be forwarded. `welcome` has what a replica does before it joins.
 //!
 //! Must not decide who is a member, and must not know planes.
 
@@ -57,13 +57,35 @@ pub(crate) struct Contact {
 /// A peer that does not answer pings.
 struct Failing {
     since: Time,
-    /// Since when every ping has failed because one of the two replicas does not trust the other, or
-    /// because another replica answers at the peer's address.
-    distrusted: Option<Time>,
+    /// The cause for which every ping has failed, and since when; `None` if the last one failed otherwise.
+    shut_out: Option<(ShutOut, Time)>,
     /// True once that has lasted for so long that the peer counts as one that does not answer.
     is_counted: bool,
     limit: LogLimit,
     is_logged: bool,
+}
+
+/// Why no request reaches a peer although something answers at its address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ShutOut {
+    /// One of the two replicas does not trust the other.
+    Untrusted,
+    /// Another replica answers.
+    OtherReplica,
+}
+
+impl ShutOut {
+    /// Returns the cause that an error of a ping shows; `None` if it shows another one.
+    fn of(error: &PeerError) -> Option<Self> {
+        match error {
+            PeerError::Untrusted(_) => Some(Self::Untrusted),
+            PeerError::OtherReplica(_) => Some(Self::OtherReplica),
+            PeerError::Refused
+            | PeerError::TimedOut
+            | PeerError::Ended(_)
+            | PeerError::Failed(_) => None,
+        }
+    }
 }
 
 /// Why a peer is pinged.
@@ -93,7 +115,8 @@ struct Unreached {
 }
 
 impl Contact {
-    /// Records the outcome of a ping, and logs if pings of this peer fail for long. Returns true if
+    /// Records the outcome of a ping, and logs if pings of this peer fail for long or it begins to count as
+    /// one that does not answer: it may be evicted and forgotten at once. Returns true if
     /// the two replicas have not trusted each other, or another one has answered at the peer's address, for
     /// so long that the peer counts as one that does not answer.
     pub(crate) fn pinged(
@@ -114,13 +137,33 @@ impl Contact {
         };
         let known = failing.entry(holder(peer)).or_insert(Failing {
             since: now,
-            distrusted: None,
+            shut_out: None,
             is_counted: false,
             limit: LogLimit::default(),
             is_logged: false,
         });
+        let was_counted = known.is_counted;
+        known.shut_out = ShutOut::of(error).map(|cause| match known.shut_out {
+            Some((before, since)) if before == cause => (cause, since),
+            // Each cause must last by itself: a new one may soon be over.
+            Some(_) | None => (cause, now),
+        });
+        known.is_counted = known.shut_out.is_some_and(|(cause, since)| {
+            let after = match (cause, why) {
+                (ShutOut::Untrusted, PingedFor::Contact) => self.distrust_after(now, &peer.id),
+                (ShutOut::Untrusted, PingedFor::Complaint) | (ShutOut::OtherReplica, _) => {
+                    DISTRUST_AFTER
+                }
+            };
+            was_counted || now.since(since) >= after
+        });
+        let counts_now = known.is_counted && !was_counted;
+        if counts_now {
+            self.count_distrust(now, &peer.id);
+        }
         let lasted = now.since(known.since);
-        if lasted >= LOG_AFTER && known.limit.is_due(now) {
+        let is_due = (counts_now || lasted >= LOG_AFTER) && known.limit.is_due(now);
+        if counts_now || is_due {
             known.is_logged = true;
             tracing::warn!(
                 peer = %peer.id,
@@ -129,28 +172,6 @@ impl Contact {
                 "this replica cannot speak with a member of the ring: {}",
                 advice(error)
             );
-        }
-        let after = match (error, why) {
-            (PeerError::Untrusted(_), PingedFor::Contact) => self.distrust_after(now, &peer.id),
-            (PeerError::Untrusted(_), PingedFor::Complaint) | (PeerError::OtherReplica(_), _) => {
-                DISTRUST_AFTER
-            }
-            (
-                PeerError::Refused
-                | PeerError::TimedOut
-                | PeerError::Ended(_)
-                | PeerError::Failed(_),
-                _,
-            ) => {
-                known.distrusted = None;
-                known.is_counted = false;
-                return false;
-            }
-        };
-        let distrusted = *known.distrusted.get_or_insert(now);
-        if !known.is_counted && now.since(distrusted) >= after {
-            known.is_counted = true;
-            self.count_distrust(now, &peer.id);
         }
         known.is_counted
     }
@@ -372,6 +393,26 @@ mod tests {
         assert!(!pinged(12_100, 9, Ok(())), "the address is right by now");
         assert!(!distrusted("b", 12_100));
         assert!(!pinged(12_150, 9, Err(&other)), "it begins anew");
+    }
+
+    #[test]
+    fn the_cause_for_which_a_peer_counts_has_lasted_itself_and_is_logged() {
+        let contact = Contact::default();
+        let untrusted = PeerError::Untrusted("unknown CA".to_owned());
+        let other = PeerError::OtherReplica("h:1 is the address of replica c".to_owned());
+        let pinged = |millis: u64, error: &PeerError| {
+            let now = Time::from_nanos(millis * 1_000_000);
+            let is_counted = contact.pinged(now, &member("b"), PingedFor::Contact, Err(error));
+            let failing = contact.failing.lock();
+            let is_logged = failing.values().all(|known| known.is_logged);
+            (is_counted, is_logged)
+        };
+        assert_eq!(pinged(0, &untrusted), (false, false));
+        assert_eq!(pinged(1_900, &untrusted), (false, false));
+        assert_eq!(pinged(2_000, &other), (false, false), "it is new");
+        assert_eq!(pinged(3_950, &other), (false, false));
+        assert_eq!(pinged(4_000, &other), (true, true), "before it is evicted");
+        assert_eq!(pinged(4_050, &untrusted), (true, true), "it still counts");
     }
 
     #[test]

@@ -56,7 +56,7 @@ pub struct RingStats {
     pub late_reads: u64,
     /// Number of peers that do not answer this replica's pings.
     pub unreachable: usize,
-    /// Number of replicas that wait outside the ring because its members and they do not trust each other.
+    /// Number of replicas that wait outside the ring because of certificates or of their address.
     pub candidates: usize,
 }
 
@@ -122,8 +122,9 @@ impl Ring {
     /// Joins, and returns once the view shows this replica. From then on the life of a predecessor
     /// of the same name is over. Begin to answer peers before calling this: they hand planes to
     /// every member, and evict a member that does not answer. Waits while it can speak with no member
-    /// because they do not trust each other's certificates, or while the store does not accept its
-    /// member key; [`Self::join_problems`] says so.
+    /// because they do not trust each other's certificates, while no member answers and its own certificate
+    /// is not valid, while there are members and another replica answers at its advertised address, or while
+    /// the store does not accept its member key; [`Self::join_problems`] says so.
     ///
     /// The membership runs on a thread of its own and renews its lease only while tasks of the
     /// calling runtime make progress: a replica that is stuck counts as dead (PROTOCOL 18). Waits
@@ -172,8 +173,8 @@ impl Ring {
         of_reads.or_else(|| self.shared.directory_reads.lock().problem())
     }
 
-    /// Returns the replicas that wait outside the ring because its members and they do not trust each
-    /// other's certificates. A replica that has not joined knows of none.
+    /// Returns the replicas that wait outside the ring because of certificates or of their address. A
+    /// replica that has not joined knows of none.
     pub fn candidates(&self) -> Vec<Candidate> {
         candidates::list(&self.shared)
     }
@@ -312,9 +313,10 @@ impl Ring {
     /// Returns the member that should own a plane, by the newest view. A replica that does not
     /// reach the store uses a peer's view, of which it is no member itself.
     ///
-    /// A member with which this replica could not speak for lack of trust, in this life or an earlier
-    /// one, is passed over while another one is Serving: requests could not be forwarded to it. Members
-    /// that do not agree on this do not move the plane: it stays where it is held (PROTOCOL 19).
+    /// A member with which this replica could not speak for lack of trust, or because another replica
+    /// answered at its address, in this life or an earlier one, is passed over while another one is Serving:
+    /// requests could not be forwarded to it. Members that do not agree on this do not move the plane: it
+    /// stays where it is held (PROTOCOL 19).
     pub fn designated(&self, plane: &PlaneId, pin: &Pin) -> Option<Member> {
         let view = self.shared.newest_view();
         let first = view.designated(plane, pin)?;

@@ -134,8 +134,8 @@ fn evidence(peer: Holder, result: Result<(), &PeerError>) -> Option<Event> {
         Err(PeerError::TimedOut) => Trouble::TimedOut,
         // A new connection will show whether the peer answers.
         Err(PeerError::Ended(_)) => return None,
-        // The certificate may be replaced just now, or the address may have changed. `ping_one` reports a
-        // peer of which this stays so.
+        // The certificate may be replaced just now, or the address may have changed. `ping_one` reports the
+        // peer if the failure lasts.
         Err(PeerError::Untrusted(_) | PeerError::OtherReplica(_)) => return None,
         // The call reached the peer in some way.
         Err(PeerError::Failed(_)) => return None,
@@ -284,7 +284,7 @@ fn perform(shared: &RingState, action: Action) {
                     tracing::warn!(
                         target = %target.replica,
                         incarnation = %target.incarnation,
-                        "a dead or stuck peer was removed from the ring"
+                        "a member with which this replica cannot speak was removed from the ring"
                     );
                 }
             }

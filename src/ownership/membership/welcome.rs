@@ -5,10 +5,9 @@
 //!   answers at all, it compares the CAs that the member keys name with its own: while they fit those of
 //!   no member, it does not join either. A key that names none decides nothing, so the first replica
 //!   joins, and so do two that start at once: the ring then evicts one of them (`suspicion`). Nor does it
-//!   join while no member answers and its own certificate is not valid by its own clock. While it
+//!   join while no member answers and its own certificate is not valid by its own clock, nor while another
+//!   replica answers at its advertised address and there are members, which could not reach it. While it
 //!   does not join, a record in the store says so to the members (`candidates`).
-//! * Nor does it join while another replica answers at its advertised address and there are members, which
-//!   could not reach it.
 //! * *Between two lives* it waits while another process has its name: each would remove the other's key
 //!   in turn, and planes would move each time. And it pauses if no peer has reached it in the life that
 //!   ended: whoever joins again at once is evicted again at once, and moves planes each time.
@@ -22,7 +21,7 @@ use crate::membership::member_record::decode_member;
 use crate::membership::state::RingState;
 use crate::peer_trust::Mistrust;
 use crate::peers::{PeerError, PeerMessage};
-use polyplane_fencing::Holder;
+use polyplane_fencing::{Duration as Length, Holder, Time};
 use polyplane_ring::{Incarnation, Member, ReplicaId, Standing};
 use polyplane_storage::{Backoff, KeyValue};
 use std::sync::Arc;
@@ -40,6 +39,10 @@ const PROBE_PATIENCE: Duration = Duration::from_secs(1);
 /// The longest time that a ping of the own address may take before joining. A longer one would delay each
 /// join in a network that does not let a process reach its own address.
 const OWN_PATIENCE: Duration = Duration::from_millis(250);
+/// How long it counts that another replica has answered at the own address, if pings get no answer since. A
+/// shorter time would let a replica with a wrong address join after a slow ping, and a longer one delays a
+/// replica whose address has become right in a network that does not let a process reach its own address.
+const MISPLACED_KEPT: Length = Length::from_millis(5_000);
 /// The pause after one life in which no peer reached this replica. Each further one is twice as long.
 const PAUSE_FIRST: Duration = Duration::from_millis(500);
 /// The longest pause, and so the longest time until a replica joins that can be reached again.
@@ -59,27 +62,66 @@ pub(crate) async fn welcome(shared: Arc<RingState>, planes: Handle) {
     let mut known = shared.members_known.subscribe();
     // An error is impossible, because `shared` has the sender.
     drop(known.wait_for(|known| *known).await);
-    until_address_is_own(&shared, &planes).await;
-    let (mut backoff, mut limit, mut turn) = (Backoff::default(), LogLimit::default(), 0);
     let mut candidacy = Candidacy::new(&shared.options.id, shared.now());
+    until_address_is_own(&shared, &planes, &mut candidacy).await;
+    let (mut wait, mut turn) = (Wait::new(&shared, &mut candidacy), 0);
     loop {
         let probe = planes.spawn(probe(Arc::clone(&shared), turn));
         // A probe that panicked proves nothing.
         let probed = probe.await.unwrap_or(Probed::Silent);
-        let Some(why) = why_not_welcome(&shared, &probed) else {
+        let Some(obstacle) = why_not_welcome(&shared, &probed) else {
             break;
         };
-        if limit.is_due(shared.now()) {
-            tracing::warn!("{why}");
-        }
-        shared.contact.hold_back(Some(why));
         turn = turn.wrapping_add(PROBED_MAX);
-        let kept = candidacy.keep(&*shared.store, shared.peers.trust(), shared.now());
-        // Side by side, so that a slow store delays the next pings by no more than it must.
-        tokio::join!(backoff.wait(), kept);
+        wait.pause(obstacle).await;
     }
     shared.contact.hold_back(None);
     candidacy.withdraw(&shared.store);
+}
+
+/// Why a replica does not join, as the end of a sentence.
+enum Obstacle {
+    /// Its own certificate or address is wrong. Members cannot find that out, so its record says it.
+    Own(String),
+    /// Members and it do not trust each other. Each member finds out by the CAs in the record why.
+    Distrust(String),
+}
+
+/// The wait of a replica before it joins.
+struct Wait<'a> {
+    shared: &'a RingState,
+    candidacy: &'a mut Candidacy,
+    backoff: Backoff,
+    limit: LogLimit,
+}
+
+impl<'a> Wait<'a> {
+    fn new(shared: &'a RingState, candidacy: &'a mut Candidacy) -> Self {
+        Self {
+            shared,
+            candidacy,
+            backoff: Backoff::default(),
+            limit: LogLimit::default(),
+        }
+    }
+
+    /// Says why the replica does not join, in the log, to its clients and to the members, and pauses.
+    async fn pause(&mut self, obstacle: Obstacle) {
+        let (cause, for_members) = match obstacle {
+            Obstacle::Own(cause) => (cause.clone(), Some(cause)),
+            Obstacle::Distrust(cause) => (cause, None),
+        };
+        let shared = self.shared;
+        let why = format!("this replica does not join the ring, because {cause}");
+        if self.limit.is_due(shared.now()) {
+            tracing::warn!("{why}");
+        }
+        shared.contact.hold_back(Some(why));
+        let says = (shared.peers.trust(), for_members);
+        let kept = self.candidacy.keep(&*shared.store, says, shared.now());
+        // Side by side, so that a slow store delays the next pings by no more than it must.
+        tokio::join!(self.backoff.wait(), kept);
+    }
 }
 
 /// The outcome of pinging a few members.
@@ -93,18 +135,16 @@ enum Probed {
 }
 
 /// Returns why this replica does not join; `None` if it does.
-fn why_not_welcome(shared: &RingState, probed: &Probed) -> Option<String> {
-    let no_join = "this replica does not join the ring, because";
+fn why_not_welcome(shared: &RingState, probed: &Probed) -> Option<Obstacle> {
     // A member that answers has accepted the certificate, so it is the own clock that is wrong. The first
     // replica of a ring needs nobody to accept it.
     if !matches!(probed, Probed::Answered)
         && has_peers(&shared.view.load_full(), &shared.options.id)
         && let Some(why) = shared.peers.own_invalidity()
     {
-        return Some(format!(
-            "{no_join} its own peer certificate is not valid: {why}; replace it, or correct the clock of \
-             this machine"
-        ));
+        return Some(Obstacle::Own(format!(
+            "its own peer certificate is not valid: {why}; replace it, or correct the clock of its machine"
+        )));
     }
     match probed {
         Probed::Answered => None,
@@ -114,17 +154,16 @@ fn why_not_welcome(shared: &RingState, probed: &Probed) -> Option<String> {
             let own = shared.peers.trust();
             let mistrust = own.zip(named).and_then(|(own, named)| own.mistrust(&named));
             let cause = mistrust.map_or_else(String::new, |cause| format!(" ({cause})"));
-            Some(format!(
-                "{no_join} it cannot speak with member {id} at {address}: {}{cause}",
+            Some(Obstacle::Distrust(format!(
+                "it cannot speak with member {id} at {address}: {}{cause}",
                 advice(error)
-            ))
+            )))
         }
         Probed::Silent => {
             let (id, mistrust) = mistrust_of_all(shared)?;
-            Some(format!(
-                "{no_join} it and member {id} do not accept each other's certificates: {mistrust}; \
-                 {SAME_CA}"
-            ))
+            Some(Obstacle::Distrust(format!(
+                "it and member {id} do not accept each other's certificates: {mistrust}; {SAME_CA}"
+            )))
         }
     }
 }
@@ -251,26 +290,52 @@ fn why_name_is_taken(ended: &Holder, found: &KeyValue) -> Option<String> {
 }
 
 /// Waits while another replica answers at this one's advertised address and there are members, which would
-/// evict this one. Only such an answer counts: some networks do not let a process reach its own address.
-async fn until_address_is_own(shared: &Arc<RingState>, planes: &Handle) {
-    let (mut backoff, mut limit) = (Backoff::default(), LogLimit::default());
+/// evict this one.
+async fn until_address_is_own(shared: &Arc<RingState>, planes: &Handle, candidacy: &mut Candidacy) {
+    let (mut wait, mut address) = (Wait::new(shared, candidacy), OwnAddress::default());
     while has_peers(&shared.view.load_full(), &shared.options.id) {
         let pinged = timeout(OWN_PATIENCE, ping_own(shared, planes)).await;
-        let Ok(Err(PeerError::OtherReplica(other))) = pinged else {
+        let pinged = pinged.unwrap_or(Err(PeerError::TimedOut));
+        let Some(obstacle) = address.pinged(shared.now(), pinged) else {
             break;
         };
-        let why = format!(
-            "this replica does not join the ring, because another one answers at its --advertise address \
-             {}: {other}; check --advertise and --replica-id",
-            shared.options.address
-        );
-        if limit.is_due(shared.now()) {
-            tracing::warn!("{why}");
-        }
-        shared.contact.hold_back(Some(why));
-        backoff.wait().await;
+        wait.pause(obstacle).await;
     }
     shared.contact.hold_back(None);
+}
+
+/// What pings of the own address have found. Only an answer of another replica keeps this one from joining:
+/// some networks do not let a process reach its own address.
+#[derive(Default)]
+struct OwnAddress {
+    /// The newest answer of another replica, and its time.
+    other: Option<(Time, String)>,
+}
+
+impl OwnAddress {
+    /// Records the outcome of a ping. Returns why this replica must not join; `None` if it may.
+    fn pinged(&mut self, now: Time, result: Result<(), PeerError>) -> Option<Obstacle> {
+        match result {
+            Ok(()) => self.other = None,
+            Err(PeerError::OtherReplica(other)) => self.other = Some((now, other)),
+            // One slow or lost ping does not make a wrong address right.
+            Err(
+                PeerError::Refused
+                | PeerError::TimedOut
+                | PeerError::Ended(_)
+                | PeerError::Untrusted(_)
+                | PeerError::Failed(_),
+            ) => {}
+        }
+        let (at, other) = self.other.as_ref()?;
+        let is_new = now.since(*at) < MISPLACED_KEPT;
+        is_new.then(|| {
+            Obstacle::Own(format!(
+                "another replica answers at its --advertise address: {other}; check --advertise and \
+                 --replica-id"
+            ))
+        })
+    }
 }
 
 /// Pings the advertised address of this replica.
@@ -278,7 +343,9 @@ async fn ping_own(shared: &Arc<RingState>, planes: &Handle) -> Result<(), PeerEr
     let calling = Arc::clone(shared);
     let called = planes.spawn(async move { ping(&calling, &own_member(&calling)).await });
     // A ping that panicked proves nothing.
-    called.await.unwrap_or(Ok(()))
+    called
+        .await
+        .unwrap_or_else(|error| Err(PeerError::Failed(error.to_string())))
 }
 
 /// Pauses before the next life if no peer has reached this replica in the last ones.
@@ -345,6 +412,31 @@ mod tests {
             why_name_is_taken(&ended, &found).is_some()
         };
         assert_eq!([6, 7, 8].map(taken), [false, false, true]);
+    }
+
+    #[test]
+    fn a_slow_ping_does_not_make_a_wrong_address_right() {
+        let mut address = OwnAddress::default();
+        let mut joins = |millis: u64, result: Result<(), PeerError>| {
+            let now = Time::from_nanos(millis * 1_000_000);
+            address.pinged(now, result).is_none()
+        };
+        let other = || Err(PeerError::OtherReplica("h:1: this is replica x".to_owned()));
+        assert!(
+            joins(0, Err(PeerError::TimedOut)),
+            "some never reach themselves"
+        );
+        assert!(!joins(300, other()));
+        assert!(!joins(600, Err(PeerError::TimedOut)));
+        assert!(!joins(900, other()));
+        assert!(!joins(5_899, Err(PeerError::Ended("reset".to_owned()))));
+        assert!(
+            joins(5_900, Err(PeerError::TimedOut)),
+            "nobody is there now"
+        );
+        assert!(!joins(6_000, other()));
+        assert!(joins(6_050, Ok(())), "its address is right now");
+        assert!(joins(6_100, Err(PeerError::TimedOut)));
     }
 
     #[test]

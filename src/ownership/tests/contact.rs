@@ -120,7 +120,7 @@ async fn a_member_names_who_waits_outside_until_it_joins() {
     until("a names b", || outside(&a) == ["b"]).await;
     let candidate = a.ring.candidates().remove(0);
     assert_eq!(candidate.trust, Some(trust("new", &["new"])));
-    let why = candidate.mistrust.unwrap_or_default();
+    let why = candidate.why.unwrap_or_default();
     assert!(
         why.contains("the CA new, and peer-ca.crt here has old"),
         "{why}"
@@ -266,7 +266,7 @@ async fn the_ring_evicts_a_member_at_whose_address_another_replica_answers() {
     let birth = town.plane_of("c", &["a", "b", "c"]).await;
     town.wires.misplaced.lock().push(id("c"));
     until("c is counted", || a.ring.stats().unreachable == 1).await;
-    says(&c.ring, "--advertise address c:1: this is replica x").await;
+    says(&c.ring, "--advertise address: c:1: this is replica x").await;
     until("c is gone", || members(&a) == ["a", "b"]).await;
     town.write(&birth, "x", "1").await;
     for one in [&a, &b] {
@@ -286,10 +286,15 @@ async fn a_replica_with_the_address_of_another_one_does_not_join_where_others_ar
     town.wires.misplaced.lock().clear();
     town.wires.misplaced.lock().push(id("b"));
     let (ring, joining) = joining(&town, &a, "b").await;
-    says(&ring, "--advertise address b:1: this is replica x").await;
+    says(&ring, "--advertise address: b:1: this is replica x").await;
+    until("a names b", || outside(&a) == ["b"]).await;
+    let candidate = a.ring.candidates().remove(0);
+    let why = candidate.why.unwrap_or_default();
+    assert!(why.contains("b:1: this is replica x"), "{why}");
     assert_eq!((members(&a), ring.holder()), (vec!["a".to_owned()], None));
     town.wires.misplaced.lock().clear();
     joining.await.expect("no panic").expect("it may join");
+    until("nobody waits", || outside(&a).is_empty()).await;
     assert_eq!(ring.join_problem(), None);
     ring.leave().await;
 }
@@ -303,6 +308,9 @@ async fn a_replica_whose_certificate_has_expired_joins_only_where_nobody_is_or_s
     town.wires.ending.lock().push((id("b"), id("a")));
     let (ring, joining) = joining(&town, &a, "b").await;
     says(&ring, "its own peer certificate is not valid: it expired").await;
+    let named = || a.ring.candidates().pop().and_then(|one| one.why);
+    let is_named = || named().is_some_and(|why| why.contains("not valid: it expired"));
+    until("a names its reason", is_named).await;
     assert_eq!((members(&a), ring.holder()), (vec!["a".to_owned()], None));
     // A member accepts it: the clock of the replica is wrong.
     town.wires.ending.lock().clear();

@@ -72,8 +72,9 @@ fn member_with_cas() -> Bytes {
     member_with(None, Standing::Serving, Some(cas()))
 }
 
-fn candidate(trust: Option<PeerTrust>) -> Bytes {
-    let record = CandidateRecord::new(trust, "2026-01-01T00:00:00Z".to_owned());
+fn candidate(trust: Option<PeerTrust>, why: Option<&str>) -> Bytes {
+    let since = "2026-01-01T00:00:00Z".to_owned();
+    let record = CandidateRecord::new(trust, since, why.map(str::to_owned));
     encode_candidate(&record)
 }
 
@@ -181,8 +182,12 @@ fn kept() -> Vec<Written> {
         ),
         Written::new("complaint", encode_life(&life())),
         Written::new("key of a candidate", candidate_key(&replica("polyplane-0"))),
-        Written::new("candidate", candidate(Some(cas()))),
-        Written::new("candidate, without CAs", candidate(None)),
+        Written::new("candidate", candidate(Some(cas()), None)),
+        Written::new("candidate, without CAs", candidate(None, None)),
+        Written::new(
+            "candidate, with its reason",
+            candidate(None, Some("it expired")),
+        ),
     ]
 }
 

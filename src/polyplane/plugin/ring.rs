@@ -39,9 +39,7 @@ fn show_candidates(ring: &Value) -> anyhow::Result<()> {
     if candidates.is_empty() {
         return Ok(());
     }
-    line(
-        "\nwaiting outside the ring, because its members and they do not trust each other's certificates:",
-    )?;
+    line("\nwaiting outside the ring, because of their certificates or their address:")?;
     let rows: Vec<[String; 4]> = candidates.iter().map(candidate_row).collect();
     Table::new(["CANDIDATE", "SINCE", "ISSUED BY", "TRUSTS"]).print(&rows)?;
     for candidate in candidates {

@@ -5,8 +5,9 @@ use crate::store::wait::StoreWait;
 use anyhow::Context;
 use polyplane_ownership::Ring;
 
-/// Joins the ring. `wait` has the reason meanwhile, if other members and this
-/// replica do not trust each other, or if the store does not accept its member key.
+/// Joins the ring. `wait` has the reason meanwhile, if other members and this replica do not trust each
+/// other, its own certificate is not valid, another replica answers at its advertised address, or the store
+/// does not accept its member key.
 ///
 /// # Errors
 /// Returns an error if the replica may not join.

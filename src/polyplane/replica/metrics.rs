@@ -159,7 +159,7 @@ fn ring(directory: &PlaneDirectory, out: &mut Exposition) {
     gauge(
         out,
         "polyplane_ring_candidates",
-        "Replicas that wait outside the ring because its members and they do not trust each other.",
+        "Replicas that wait outside the ring because of their certificates or their address.",
         stats.candidates,
     );
     gauge(

@@ -37,7 +37,7 @@ struct Ring {
     floor: u32,
     planes: usize,
     replicas: Vec<Replica>,
-    /// The replicas that wait outside because members and they do not trust each other's certificates.
+    /// The replicas that wait outside because of certificates or of their address.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     candidates: Vec<Outside>,
     /// Why the files of the replica that answers are probably the wrong ones.
@@ -56,7 +56,8 @@ struct Outside {
     /// The CAs of peers that it accepts, with commas.
     #[serde(skip_serializing_if = "Option::is_none")]
     trusts: Option<String>,
-    /// Why it and the replica that answers do not accept each other's certificates, if that is so.
+    /// Why it waits, if it says so itself, or why it and the replica that answers do not accept each other's
+    /// certificates.
     #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<String>,
 }
@@ -72,7 +73,7 @@ impl From<Candidate> for Outside {
             since: candidate.since,
             issuer,
             trusts,
-            why: candidate.mistrust,
+            why: candidate.why,
         }
     }
 }
