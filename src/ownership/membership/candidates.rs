@@ -416,10 +416,8 @@ mod tests {
             line.contains("the CA y") && line.ends_with(SAME_CA),
             "{line}"
         );
-        let expired = CandidateRecord {
-            why: Some("its own peer certificate expired".to_owned()),
-            ..of_cas
-        };
+        let mut expired = of_cas;
+        expired.why = Some("its own peer certificate expired".to_owned());
         let line = notice(Some(&own), &expired);
         assert!(
             line.ends_with("because its own peer certificate expired"),
