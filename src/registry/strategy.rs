@@ -357,9 +357,7 @@ pub trait Strategy: Debug + Send + Sync {
     }
 
     /// Copies `metadata.generation`, which has just been counted, into a status that names it.
-    fn observe_generation(&self, object: &mut Value) {
-        let _ = object;
-    }
+    fn observe_generation(&self, _object: &mut Value) {}
 
     /// Returns true if `metadata.generation` counts an empty list or map in the place of none as a
     /// change: see [`Field::empties_count`](polyplane_apimachinery::schema::Field::empties_count).

@@ -89,7 +89,7 @@ mod tests {
         // What has to be done about the store comes first.
         store.plan().raise_alarm();
         let why = last(9).outcome().expect_err("it holds planes");
-        assert!(why.contains("disarm") && !why.contains("no other"), "{why}");
+        assert!(why.contains("disarm") && !why.contains("is left"), "{why}");
     }
 
     #[test]

@@ -22,17 +22,23 @@ const CERTIFICATE_REQUEST: &str = "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURSBSRVFVRVNULS0tL
 /// An answer, or code and message of a refusal.
 type Reply = Result<Value, (u16, String)>;
 
-/// Creates a site whose plane defines widgets.
+/// Creates a site whose plane has a namespace and defines widgets.
 async fn open() -> Site {
     let opening = Opening {
         derivation: Some(custom_kinds()),
         ..Opening::default()
     };
     let site = Site::with(Arc::new(System), opening).await;
+    let namespaces = ("", "namespaces", "");
     let definitions = ("apiextensions.k8s.io", "customresourcedefinitions", "");
-    let mut made = about(Verb::Create, definitions, "", (JSON, DEFINITION));
-    made.namespace = None;
-    send(&site, &made).await.expect("the definition is sound");
+    for (of, body) in [
+        (namespaces, r#"{"metadata":{"name":"default"}}"#),
+        (definitions, DEFINITION),
+    ] {
+        let mut made = about(Verb::Create, of, "", (JSON, body));
+        made.namespace = None;
+        send(&site, &made).await.expect("it is sound");
+    }
     site
 }
 

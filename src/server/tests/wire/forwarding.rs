@@ -504,23 +504,6 @@ async fn a_replica_answers_for_itself_wherever_the_root_is() {
     assert_eq!(asked(), 2);
 }
 
-#[tokio::test]
-async fn a_drain_that_leaves_planes_is_no_fault_of_the_server() {
-    let ring = Ring::start_with(2, |config| {
-        let drain: DrainRequested =
-            Box::new(|| Box::pin(async { Err("nobody takes 9".to_owned()) }));
-        config.drain_requested = Some(drain);
-    })
-    .await;
-    let mut admin = ring.client(0).await;
-    for _ in 0..2 {
-        let kept = admin.send(Method::POST, "/drain", &[], Bytes::new()).await;
-        assert_eq!(kept.status, StatusCode::SERVICE_UNAVAILABLE);
-        assert_eq!(kept.json()["message"], "nobody takes 9");
-    }
-    assert_eq!(admin.get(POD).await.status, StatusCode::OK);
-}
-
 /// Returns the initial list as a client that follows a collection collects it: it opens its watch
 /// again whenever that ends, and treats the list as complete at the bookmark after it.
 /// `first_broken` runs after two events.

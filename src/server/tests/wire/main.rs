@@ -1,6 +1,7 @@
 //! Tests of the server over real TLS, with HTTP/1.1 and HTTP/2, in front of a fake backend.
 
 mod asleep;
+mod bodies;
 mod browsers;
 mod client;
 mod discovery;

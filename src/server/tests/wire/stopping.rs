@@ -2,15 +2,17 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::{Method, StatusCode};
 use http_body_util::BodyExt as _;
-use polyplane_server::{StopPolicy, Stopped};
+use polyplane_server::{DrainRequested, StopPolicy, Stopped};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
 use crate::client::{Client, Protocol, connect};
 use crate::fake::{start, start_with};
+use crate::ring::Ring;
 
 /// Longer than any answer needs here, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -162,4 +164,22 @@ async fn a_client_that_never_shakes_hands_is_let_go() {
     let mut byte = [0];
     let read = tokio::io::AsyncReadExt::read(&mut silent, &mut byte).await;
     assert!(matches!(read, Ok(0) | Err(_)), "{read:?}");
+}
+
+#[tokio::test]
+async fn a_drain_that_leaves_planes_is_no_fault_of_the_server() {
+    let ring = Ring::start_with(2, |config| {
+        let drain: DrainRequested =
+            Box::new(|| Box::pin(async { Err("nobody takes 9".to_owned()) }));
+        config.drain_requested = Some(drain);
+    })
+    .await;
+    let mut admin = ring.client(0).await;
+    let pod = "/clusters/team-a/api/v1/namespaces/ns/pods/a";
+    for _ in 0..2 {
+        let kept = admin.send(Method::POST, "/drain", &[], Bytes::new()).await;
+        assert_eq!(kept.status, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(kept.json()["message"], "nobody takes 9");
+    }
+    assert_eq!(admin.get(pod).await.status, StatusCode::OK);
 }
