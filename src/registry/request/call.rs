@@ -313,7 +313,7 @@ impl<'a> Call<'a> {
         (self.row.group.clone(), resource)
     }
 
-    /// Reports that the object does not exist, see [`missing`].
+    /// Reports that the object does not exist, or that no object can have its name.
     pub fn not_found(&self, name: &str) -> ApiError {
         missing(Qualified::new(&self.row.group, &self.row.name), name)
     }
