@@ -548,7 +548,7 @@ fn dependencies_are_used() {
 
 /// `tools/rustc` passes it, and nobody notices a release without.
 #[test]
-fn release_builds_for_the_host_alone_have_the_profile_of_the_toolchain() {
+fn release_builds_have_the_profile_of_the_toolchain_and_the_target() {
     let pinned = fs::read_to_string(root().join("rust-toolchain.toml")).expect("read");
     let pinned: toml::Value = toml::from_str(&pinned).expect("TOML");
     let channel = pinned["toolchain"]["channel"].as_str().expect("a text");
@@ -567,10 +567,15 @@ fn release_builds_for_the_host_alone_have_the_profile_of_the_toolchain() {
     let profile = format!("tools/profile/{toolchain}.profdata");
     let with = flags(&toolchain, &release);
     assert!(with.contains(&profile), "make it anew: {with}");
-    let targeted = ["-C", "opt-level=3", "--target", "x86_64-unknown-linux-musl"];
+    // As the image is built, on a machine whose own toolchain is another one.
+    let image = ["-C", "opt-level=3", "--target", "x86_64-unknown-linux-musl"];
+    let profile = format!("tools/profile/{channel}-for-x86_64-unknown-linux-musl.profdata");
+    let with = flags(&format!("{channel}-x86_64-unknown-linux-musl"), &image);
+    assert!(with.contains(&profile), "make it anew: {with}");
+    let other = ["-C", "opt-level=3", "--target", "wasm32-unknown-unknown"];
     for (toolchain, without) in [
         (&*toolchain, &["-C", "opt-level=2"][..]),
-        (&*toolchain, &targeted),
+        (&*toolchain, &other),
         ("0.0.0", &release),
     ] {
         assert_eq!(flags(toolchain, without).trim_end(), without.join(" "));
