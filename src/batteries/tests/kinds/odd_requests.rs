@@ -3,11 +3,11 @@
 //! checked.
 
 use crate::shared::plane::Opening;
-use crate::site::{Site, request};
+use crate::site::{Reply, Site, request};
 use polyplane_apimachinery::{Str, Value, json};
 use polyplane_batteries::kind_tables::custom_kinds;
 use polyplane_registry::environment::System;
-use polyplane_registry::{AnswerBody, ResourceRequest, Verb};
+use polyplane_registry::{ResourceRequest, Verb};
 use std::sync::Arc;
 
 const JSON: &str = "application/json";
@@ -18,9 +18,6 @@ const APPLY: &str = "application/apply-patch+yaml";
 const DEFINITION: &str = r#"{"metadata":{"name":"widgets.example.com"},"spec":{"group":"example.com","scope":"Namespaced","names":{"plural":"widgets","kind":"Widget"},"versions":[{"name":"v1","served":true,"storage":true,"subresources":{"status":{},"scale":{"specReplicasPath":".spec.replicas","statusReplicasPath":".status.replicas"}},"schema":{"openAPIV3Schema":{"type":"object","properties":{"spec":{"type":"object","x-kubernetes-validations":[{"rule":"self.n < 10"}],"properties":{"n":{"type":"integer"},"replicas":{"type":"integer"}}},"status":{"type":"object","properties":{"replicas":{"type":"integer"}}}}}}}]}}"#;
 /// A request for a certificate, which its key has signed.
 const CERTIFICATE_REQUEST: &str = "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURSBSRVFVRVNULS0tLS0KTUlHTE1EOENBUUF3RERFS01BZ0dBMVVFQXd3QmVEQXFNQVVHQXl0bGNBTWhBTFYvRVoyQ2xLZU9tVEd4SWVkUwpSY3N5RWdvRC8zenBYZXV2dEFNUThnQkFvQUF3QlFZREsyVndBMEVBVEJ6cWVwVXlDcmdDbndmSmJwTE5mRGpjCm9jK2VGOHBES1VzTGhSejZpZEM0Yi92ODFmRW1lY293d2tGb1ROSEI5VzV2alk0VUtCNWU0R2FIVnNLbEJ3PT0KLS0tLS1FTkQgQ0VSVElGSUNBVEUgUkVRVUVTVC0tLS0tCg==";
-
-/// An answer, or code and message of a refusal.
-type Reply = Result<Value, (u16, String)>;
 
 /// Creates a site whose plane has a namespace and defines widgets.
 async fn open() -> Site {
@@ -37,7 +34,7 @@ async fn open() -> Site {
     ] {
         let mut made = about(Verb::Create, of, "", (JSON, body));
         made.namespace = None;
-        send(&site, &made).await.expect("it is sound");
+        site.send(&made).await.expect("it is sound");
     }
     site
 }
@@ -58,16 +55,6 @@ fn about(
         body: body.to_owned().into(),
         ..request(verb, resource)
     }
-}
-
-async fn send(site: &Site, request: &ResourceRequest) -> Reply {
-    let answer = site.registry.handle(&site.tenant, request).await;
-    let answer = answer.map_err(|error| (error.code, error.message))?;
-    let AnswerBody::Slices(slices) = answer.body else {
-        panic!("the answer is short");
-    };
-    let parsed = json::parse(&slices.concat(), &Default::default());
-    Ok(parsed.expect("answers are JSON").value)
 }
 
 #[tokio::test]
@@ -111,7 +98,7 @@ async fn names_of_which_upstream_makes_no_key_are_wrong_for_every_verb() {
                     let manager = ("fieldManager".to_owned(), "test".to_owned());
                     asked.query.push(manager);
                 }
-                let reply = send(&site, &asked).await;
+                let reply = site.send(&asked).await;
                 assert_eq!(reply, wrong, "{verb:?} {content_type} {resource}");
             }
         }
@@ -136,7 +123,7 @@ async fn wrong_names_in_subresources_and_bindings_are_named_as_such() {
         (Verb::Create, "eviction", eviction),
     ] {
         let asked = about(verb, ("", "pods", subresource), "..", (JSON, body));
-        assert_eq!(send(&site, &asked).await, wrong, "{subresource}");
+        assert_eq!(site.send(&asked).await, wrong, "{subresource}");
     }
     let slash = binding(r#""metadata":{"name":"a/b"},"#);
     for (body, text) in [
@@ -149,7 +136,7 @@ async fn wrong_names_in_subresources_and_bindings_are_named_as_such() {
     ] {
         let asked = about(Verb::Create, ("", "bindings", ""), "", (JSON, &body));
         let wrong: Reply = Err((400, text.to_owned()));
-        assert_eq!(send(&site, &asked).await, wrong, "{body}");
+        assert_eq!(site.send(&asked).await, wrong, "{body}");
     }
 }
 
@@ -165,7 +152,7 @@ async fn a_namespace_of_which_upstream_makes_no_key_is_refused() {
         let mut asked = about(verb, ("", "configmaps", ""), name, (JSON, ""));
         asked.namespace = Some("..".into());
         let wrong: Reply = Err((500, format!("invalid key: \"{key}\"")));
-        assert_eq!(send(&site, &asked).await, wrong, "{verb:?}");
+        assert_eq!(site.send(&asked).await, wrong, "{verb:?}");
     }
 }
 
@@ -175,10 +162,10 @@ async fn a_strategic_patch_of_null_changes_nothing() {
     site.put("configmaps", "a", json!({"data": {"k": "1"}}))
         .await;
     let patch = |kind| about(Verb::Patch, ("", "configmaps", ""), "a", (kind, "null"));
-    let patched = send(&site, &patch(STRATEGIC)).await;
+    let patched = site.send(&patch(STRATEGIC)).await;
     let patched = patched.expect("null is a map without members");
     assert_eq!(patched.str_at(&["data", "k"]), "1");
-    let refused = send(&site, &patch(MERGE)).await;
+    let refused = site.send(&patch(MERGE)).await;
     assert_eq!(refused.map_err(|(code, _)| code), Err(400));
 }
 
@@ -194,7 +181,7 @@ async fn a_dry_run_names_the_key_of_an_object_without_the_root_of_the_store() {
         let text = format!(
             "Operation cannot be fulfilled on configmaps \"a\": StorageError: invalid object, Code: 4, Key: {root}/configmaps/default/a, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: other, UID in object meta: a"
         );
-        assert_eq!(send(&site, &put).await, Err((409, text)));
+        assert_eq!(site.send(&put).await, Err((409, text)));
     }
 }
 
@@ -242,11 +229,13 @@ async fn a_certificate_request_is_approved_or_denied() {
             format!(r#"{invalid}: [{added} "Approved", {added} "Denied", {one}]"#),
         ),
     ] {
-        let refused = send(&site, &patch("new", subresource, &["Denied", "Approved"])).await;
+        let refused = site
+            .send(&patch("new", subresource, &["Denied", "Approved"]))
+            .await;
         assert_eq!(refused, Err((422, text)));
     }
     let kept = patch("both", "approval", &["Approved", "Denied", "Failed"]);
-    let kept = send(&site, &kept).await;
+    let kept = site.send(&kept).await;
     kept.expect("what was both before may stay so");
 }
 
@@ -258,7 +247,7 @@ async fn a_verb_that_a_subresource_of_a_custom_kind_does_not_have_is_named() {
         (Verb::Delete, "status", "delete"),
     ] {
         let what = ("example.com", "widgets", subresource);
-        let reply = send(&site, &about(verb, what, "w", (JSON, ""))).await;
+        let reply = site.send(&about(verb, what, "w", (JSON, ""))).await;
         let text = format!(r#"{name} is not supported on resources of kind "widgets.example.com""#);
         assert_eq!(reply, Err((405, text)));
     }
@@ -283,11 +272,15 @@ async fn rules_are_not_checked_for_an_object_without_a_name_or_with_a_fraction()
         ),
     ] {
         let what = ("example.com", "widgets", "");
-        let reply = send(&site, &about(Verb::Create, what, "", (JSON, &body))).await;
+        let reply = site
+            .send(&about(Verb::Create, what, "", (JSON, &body)))
+            .await;
         assert_eq!(reply, Err((422, text.to_owned())), "{body}");
     }
     let sound = widget(r#"{"name":"w"}"#, "1");
     let what = ("example.com", "widgets", "");
-    let made = send(&site, &about(Verb::Create, what, "", (JSON, &sound))).await;
+    let made = site
+        .send(&about(Verb::Create, what, "", (JSON, &sound)))
+        .await;
     made.expect("it follows the rule");
 }

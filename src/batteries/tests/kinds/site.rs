@@ -4,14 +4,14 @@ use crate::shared;
 use crate::shared::plane::{self, Opening};
 use bytes::Bytes;
 use polyplane_apimachinery::schema::decode::Empties;
-use polyplane_apimachinery::{Str, Value};
+use polyplane_apimachinery::{Str, Value, json};
 use polyplane_auth::{Masters, UserInfo};
 use polyplane_batteries::kind_tables::tenant_kinds;
 use polyplane_plane::{Flags, Key, NewObject, Operation};
 use polyplane_registry::environment::{Environment, System};
 use polyplane_registry::strategy::PlaneSettings;
 use polyplane_registry::{
-    Authority, GrantedAccess, Registry, Resource, ResourceRequest, Tenant, Verb,
+    AnswerBody, Authority, GrantedAccess, Registry, Resource, ResourceRequest, Tenant, Verb,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +21,9 @@ use tokio::time::Instant;
 pub fn settings() -> PlaneSettings {
     shared::settings(28, (30000, 30003), "CERTIFICATE")
 }
+
+/// An answer, or code and message of a refusal.
+pub type Reply = Result<Value, (u16, String)>;
 
 /// A plane and its registry.
 pub struct Site {
@@ -55,6 +58,17 @@ impl Site {
         tree.set(&["metadata", "namespace"], "default");
         tree.set(&["metadata", "uid"], name);
         self.put_whole(row.expect("the kind is stored"), tree).await;
+    }
+
+    /// Carries out a request whose answer is short.
+    pub async fn send(&self, request: &ResourceRequest) -> Reply {
+        let answer = self.registry.handle(&self.tenant, request).await;
+        let answer = answer.map_err(|error| (error.code, error.message))?;
+        let AnswerBody::Slices(slices) = answer.body else {
+            panic!("the answer is short");
+        };
+        let parsed = json::parse(&slices.concat(), &json::Limits::default());
+        Ok(parsed.expect("answers are JSON").value)
     }
 
     /// Stores an object exactly as given.

@@ -2,11 +2,11 @@
 //! range, and definitions without versions. The texts are upstream's.
 
 use crate::shared::plane::Opening;
-use crate::site::{Site, request};
-use polyplane_apimachinery::{Str, Value, json};
+use crate::site::{Reply, Site, request};
+use polyplane_apimachinery::{Str, json};
 use polyplane_batteries::kind_tables::custom_kinds;
 use polyplane_registry::environment::System;
-use polyplane_registry::{AnswerBody, ResourceRequest, Verb};
+use polyplane_registry::{ResourceRequest, Verb};
 use std::sync::Arc;
 
 const CONFIG_MAPS: [&str; 3] = ["", "configmaps", ""];
@@ -26,15 +26,14 @@ async fn open() -> Site {
     Site::with(Arc::new(System), opening).await
 }
 
-/// Sends a request about a kind: its group, its resource and the subresource. Returns the answer, or code and
-/// message of the refusal.
+/// Sends a request about a kind: its group, its resource and the subresource.
 async fn ask(
     site: &Site,
     verb: Verb,
     [group, resource, subresource]: [&str; 3],
     name: &str,
     body: &str,
-) -> Result<Value, (u16, String)> {
+) -> Reply {
     let some = |text: &str| (!text.is_empty()).then(|| Str::from(text));
     let content_type = match verb {
         Verb::Patch => "application/merge-patch+json",
@@ -49,13 +48,7 @@ async fn ask(
         body: body.to_owned().into(),
         ..request(verb, resource)
     };
-    let answer = site.registry.handle(&site.tenant, &request).await;
-    let answer = answer.map_err(|error| (error.code, error.message))?;
-    let AnswerBody::Slices(slices) = answer.body else {
-        panic!("the answer is short");
-    };
-    let parsed = json::parse(&slices.concat(), &Default::default());
-    Ok(parsed.expect("answers are JSON").value)
+    site.send(&request).await
 }
 
 #[tokio::test]
