@@ -36,7 +36,7 @@ pub const LIFETIME_MAX: i64 = 366 * 86_400;
 /// Less than a minute, by which verifiers let clocks differ.
 const TOKENS_AHEAD: i64 = 20;
 /// The beginning of the names of service accounts.
-const ACCOUNT_PREFIX: &str = "system:serviceaccount:";
+pub const ACCOUNT_PREFIX: &str = "system:serviceaccount:";
 /// Seconds for which the CA of the previous generation is accepted, unless the spec says otherwise:
 /// the usual life of a credential.
 const OVERLAP: i64 = 86_400;

@@ -9,7 +9,9 @@ use crate::cli::access::{KubeconfigOptions, RevokeOptions, RotateOptions};
 use anyhow::{Context, bail};
 use polyplane_apimachinery::{Value, json};
 use polyplane_auth::SYSTEM_MASTERS;
-use polyplane_batteries::polyplane::access::{ADMINS, LIFETIME, LIFETIME_MAX, LIFETIME_MIN};
+use polyplane_batteries::polyplane::access::{
+    ACCOUNT_PREFIX, ADMINS, LIFETIME, LIFETIME_MAX, LIFETIME_MIN,
+};
 use polyplane_pki::ClientKey;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -188,7 +190,7 @@ fn ended(name: &str, user: &str, plane: &Value) -> String {
         Some(time) if !time.is_empty() => time,
         Some(_) | None => "now",
     };
-    let later = match user.starts_with("system:serviceaccount:") {
+    let later = match user.starts_with(ACCOUNT_PREFIX) {
         true => {
             ". The time is a few seconds ahead, because the clocks of replicas differ: the control plane accepts \
              new tokens of the account at once, others that check when a token was issued may refuse them until then"

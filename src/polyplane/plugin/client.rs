@@ -70,14 +70,16 @@ impl Answer {
 
     /// Returns the message of the `Status` in the body, or else [`Self::text`].
     pub fn message(&self) -> String {
-        let parsed = json::parse(&self.bytes, &json::Limits::default());
-        match parsed.map(|parsed| parsed.value) {
-            Ok(status) if !status.str_at(&["message"]).is_empty() => {
-                excerpt(status.str_at(&["message"]))
-            }
-            _ => self.text(),
-        }
+        let parsed = json::parse(&self.bytes, &json::Limits::default()).ok();
+        let message = parsed.and_then(|parsed| message_of(&parsed.value));
+        message.unwrap_or_else(|| self.text())
     }
+}
+
+/// Returns the message of a `Status`, safe to print; `None` if the value has none.
+fn message_of(status: &Value) -> Option<String> {
+    let message = status.str_at(&["message"]);
+    (!message.is_empty()).then(|| excerpt(message))
 }
 
 /// Sends requests to one server as one user.
@@ -158,23 +160,18 @@ impl Client {
             bytes_max: ANSWER_BYTES_MAX,
             ..json::Limits::default()
         };
-        let parsed = json::parse(&answer.bytes, &limits);
-        match parsed.map(|parsed| parsed.value) {
-            Ok(object) if code < 300 => Ok(object),
-            Ok(status) if !status.str_at(&["message"]).is_empty() => {
-                let message = excerpt(status.str_at(&["message"]));
-                let hint = plane_alone(code, self.plane.as_deref());
-                Err(Refusal::Status {
-                    code,
-                    message: message + &hint,
-                })
-            }
-            _ => {
-                let hint = "is this a Polyplane server?";
-                Err(Refusal::Status {
-                    code,
-                    message: format!("the server answered {code}: {}; {hint}", answer.text()),
-                })
+        let object = json::parse(&answer.bytes, &limits).map(|parsed| parsed.value);
+        match object.ok() {
+            Some(object) if code < 300 => Ok(object),
+            object => {
+                let message = match object.as_ref().and_then(message_of) {
+                    Some(message) => message + &plane_alone(code, self.plane.as_deref()),
+                    None => format!(
+                        "the server answered {code}: {}; is this a Polyplane server?",
+                        answer.text()
+                    ),
+                };
+                Err(Refusal::Status { code, message })
             }
         }
     }
