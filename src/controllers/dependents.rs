@@ -5,9 +5,9 @@
 pub(crate) mod displaced;
 mod index;
 
-use crate::client::{OwnRequest, metadata};
+use crate::client::{OwnClient, OwnRequest, metadata};
 use crate::dependents::index::Index;
-use crate::work::{Progress, ReconcilerContext};
+use crate::work::Progress;
 use futures_util::future::{self, BoxFuture};
 use polyplane_apimachinery::json::{self, scan};
 use polyplane_apimachinery::status::{ApiError, Reason};
@@ -49,7 +49,10 @@ impl Dependents {
         removal: Removal,
     ) -> Vec<DependentWork> {
         let (key, body) = (object.key(), object.body());
-        let owners = owners_in(&body);
+        let owners = match is_event(key) {
+            true => Vec::new(),
+            false => owners_in(&body),
+        };
         let deleting = object.flags().has(Flags::DELETING);
         if removal == Removal::Pending && owners.is_empty() && !deleting {
             // Most writes end here: the object has no owners and is not being deleted. A removal
@@ -70,7 +73,7 @@ impl Dependents {
             // An owner that cannot be read counts as present, so that its dependents stay.
             let keeps = |owner: &Owner| {
                 let state = owner_state(&kinds, &cut, key, owner);
-                matches!(state, Ok(OwnerState::Solid) | Err(_))
+                matches!(state, Ok(OwnerState::Solid | OwnerState::Unknown) | Err(_))
             };
             if owners.len() > OWNERS_AT_COMMIT_MAX || !owners.iter().all(keeps) {
                 work.push(DependentWork::Dependent(key.clone()));
@@ -168,6 +171,11 @@ impl Owner {
     }
 }
 
+/// Returns whether an object is an event: as upstream, events outlive their owners.
+fn is_event(key: &Key) -> bool {
+    key.resource() == "events" && matches!(key.group(), "" | "events.k8s.io")
+}
+
 fn owners_in(body: &[u8]) -> Vec<Owner> {
     let Some(range) = scan::find(body, &["metadata", "ownerReferences"]) else {
         return Vec::new();
@@ -204,8 +212,11 @@ fn awaits_dependents(body: &[u8]) -> bool {
 /// Whether an owner keeps its dependents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OwnerState {
-    /// The owner exists and stays, or its kind is unknown.
+    /// The owner exists and stays.
     Solid,
+    /// The kind of the owner is unknown, or cannot own the object. As upstream, nothing is done to a dependent of such
+    /// an owner.
+    Unknown,
     /// The owner is being deleted and waits for its dependents.
     Waiting,
     /// The owner does not exist.
@@ -236,7 +247,7 @@ fn owner_state(
     owner: &Owner,
 ) -> Result<OwnerState, ApiError> {
     let Some(key) = owner_key(kinds, dependent, owner) else {
-        return Ok(OwnerState::Solid);
+        return Ok(OwnerState::Unknown);
     };
     let Some(object) = cut.get(&key) else {
         return Ok(OwnerState::Absent);
@@ -264,8 +275,9 @@ fn has_finalizer(object: &Value, name: &str) -> bool {
 /// Deletes an object whose owners are all gone or wait for it. If another one keeps it, removes the references to
 /// those: the object would else be taken for one without owners as soon as that one lets it go.
 pub(crate) async fn dependent(
-    context: &ReconcilerContext,
+    client: &OwnClient,
     tenant: &Tenant,
+    known: &Dependents,
     key: &Key,
 ) -> Result<Progress, ApiError> {
     let cut = tenant.plane.snapshot();
@@ -282,6 +294,9 @@ pub(crate) async fn dependent(
         .iter()
         .map(|owner| owner_state(&kinds, &cut, key, owner))
         .collect::<Result<_, _>>()?;
+    if states.contains(&OwnerState::Unknown) {
+        return Ok(Progress::Done);
+    }
     let events = match states.contains(&OwnerState::Absent) {
         true => displaced::events(&kinds, &cut, &object),
         false => Vec::new(),
@@ -291,13 +306,17 @@ pub(crate) async fn dependent(
         let lost = owners.iter().zip(&states);
         let lost = lost.filter(|(_, state)| **state != OwnerState::Solid);
         let lost: BTreeSet<&str> = lost.map(|(owner, _)| owner.uid.as_str()).collect();
-        remove_references(context, tenant, key, &object, &lost).await?;
-        displaced::write(&context.client, tenant, &events).await;
+        remove_references(client, tenant, key, &object, &lost).await?;
+        displaced::write(client, tenant, &events).await;
         return Ok(Progress::Done);
     }
+    // An owner in the foreground waits also for what depends on this object. Without any, one commit deletes it.
+    let uid = object.str_at(&["metadata", "uid"]);
+    let owns = || !known.index.some_of(&tenant.plane, uid, None, 1).is_empty();
     let policy = if has_finalizer(&object, ORPHAN) {
         "Orphan"
-    } else if states.contains(&OwnerState::Waiting) || has_finalizer(&object, FOREGROUND) {
+    } else if has_finalizer(&object, FOREGROUND) || states.contains(&OwnerState::Waiting) && owns()
+    {
         "Foreground"
     } else {
         "Background"
@@ -308,14 +327,14 @@ pub(crate) async fn dependent(
         "propagationPolicy": policy,
         "preconditions": {"uid": (object["metadata"]["uid"].clone())}
     });
-    send(context, tenant, Verb::Delete, key, &options).await?;
-    displaced::write(&context.client, tenant, &events).await;
+    send(client, tenant, Verb::Delete, key, &options).await?;
+    displaced::write(client, tenant, &events).await;
     Ok(Progress::Done)
 }
 
 /// Sends a request about an object. Succeeds also if the object is gone or has been replaced.
 async fn send(
-    context: &ReconcilerContext,
+    client: &OwnClient,
     tenant: &Tenant,
     verb: Verb,
     key: &Key,
@@ -334,7 +353,7 @@ async fn send(
         body,
         ..OwnRequest::of(ACTOR, verb, row, key.namespace().unwrap_or(""), key.name())
     };
-    match own.send(&context.client, tenant).await {
+    match own.send(client, tenant).await {
         Ok(_) => Ok(()),
         Err(error) if error.reason == Reason::NotFound => Ok(()),
         Err(error) if error.reason == Reason::Conflict && verb == Verb::Delete => Ok(()),
@@ -345,7 +364,7 @@ async fn send(
 /// Orphans or deletes the dependents of a deleted object, and then removes the finalizer that
 /// waited for this.
 pub(crate) async fn owner(
-    context: &ReconcilerContext,
+    client: &OwnClient,
     tenant: &Tenant,
     known: &Dependents,
     key: &Key,
@@ -363,11 +382,11 @@ pub(crate) async fn owner(
         for keys in dependents().chunks(AT_ONCE_MAX) {
             let mut works = Vec::new();
             for key in keys {
-                works.push(boxed_orphan(context, tenant, key, uid));
+                works.push(boxed_orphan(client, tenant, key, uid));
             }
             future::try_join_all(works).await?;
         }
-        return remove_finalizer(context, tenant, key, &object, ORPHAN).await;
+        return remove_finalizer(client, tenant, key, &object, ORPHAN).await;
     }
     if !has_finalizer(&object, FOREGROUND) {
         return Ok(Progress::Done);
@@ -376,7 +395,7 @@ pub(crate) async fn owner(
     for keys in dependents().chunks(AT_ONCE_MAX) {
         let mut works = Vec::new();
         for key in keys {
-            works.push(boxed_dependent(context, tenant, key));
+            works.push(boxed_dependent(client, tenant, known, key));
         }
         // One that cannot be deleted must not keep the others, nor the owner unless it blocks it.
         for done in future::join_all(works).await {
@@ -390,26 +409,27 @@ pub(crate) async fn owner(
             return failed.map_or(Ok(Progress::Waiting), Err);
         }
     }
-    remove_finalizer(context, tenant, key, &object, FOREGROUND).await
+    remove_finalizer(client, tenant, key, &object, FOREGROUND).await
 }
 
 /// Boxes [`dependent`], so that several can be done at once.
 fn boxed_dependent<'a>(
-    context: &'a ReconcilerContext,
+    client: &'a OwnClient,
     tenant: &'a Tenant,
+    known: &'a Dependents,
     key: &'a Key,
 ) -> BoxFuture<'a, Result<Progress, ApiError>> {
-    Box::pin(dependent(context, tenant, key))
+    Box::pin(dependent(client, tenant, known, key))
 }
 
 /// Boxes [`orphan`], so that several can be done at once.
 fn boxed_orphan<'a>(
-    context: &'a ReconcilerContext,
+    client: &'a OwnClient,
     tenant: &'a Tenant,
     key: &'a Key,
     uid: &'a str,
 ) -> BoxFuture<'a, Result<(), ApiError>> {
-    Box::pin(orphan(context, tenant, key, uid))
+    Box::pin(orphan(client, tenant, key, uid))
 }
 
 /// Returns whether the owner has to wait for this dependent. A dependent that is itself an owner of
@@ -453,22 +473,17 @@ fn ancestors(tenant: &Tenant, cut: &Snapshot, key: &Key) -> BTreeSet<Key> {
 }
 
 /// Removes the reference to an owner from a dependent.
-async fn orphan(
-    context: &ReconcilerContext,
-    tenant: &Tenant,
-    key: &Key,
-    uid: &str,
-) -> Result<(), ApiError> {
+async fn orphan(client: &OwnClient, tenant: &Tenant, key: &Key, uid: &str) -> Result<(), ApiError> {
     let Some(object) = tenant.plane.snapshot().get(key) else {
         return Ok(());
     };
     let object = metadata(&object)?;
-    remove_references(context, tenant, key, &object, &BTreeSet::from([uid])).await
+    remove_references(client, tenant, key, &object, &BTreeSet::from([uid])).await
 }
 
 /// Removes the references to owners with these uids from an object, if there are any.
 async fn remove_references(
-    context: &ReconcilerContext,
+    client: &OwnClient,
     tenant: &Tenant,
     key: &Key,
     object: &Value,
@@ -484,11 +499,11 @@ async fn remove_references(
         return Ok(());
     }
     let patch = metadata_patch(object, "ownerReferences", kept);
-    send(context, tenant, Verb::Patch, key, &patch).await
+    send(client, tenant, Verb::Patch, key, &patch).await
 }
 
 async fn remove_finalizer(
-    context: &ReconcilerContext,
+    client: &OwnClient,
     tenant: &Tenant,
     key: &Key,
     object: &Value,
@@ -500,7 +515,7 @@ async fn remove_finalizer(
         .cloned()
         .collect();
     let patch = metadata_patch(object, "finalizers", kept);
-    send(context, tenant, Verb::Patch, key, &patch).await?;
+    send(client, tenant, Verb::Patch, key, &patch).await?;
     Ok(Progress::Done)
 }
 

@@ -14,6 +14,26 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 const ACTOR: Controller = Controller::Namespace;
+/// The finalizer that this controller removes.
+const OWN_FINALIZER: &str = "kubernetes";
+/// The conditions about what does not fail here: type, reason and message.
+const NEVER_FAILS: [(&str, &str, &str); 3] = [
+    (
+        "NamespaceDeletionDiscoveryFailure",
+        "ResourcesDiscovered",
+        "All resources successfully discovered",
+    ),
+    (
+        "NamespaceDeletionGroupVersionParsingFailure",
+        "ParsedGroupVersions",
+        "All legacy kube types successfully parsed",
+    ),
+    (
+        "NamespaceDeletionContentFailure",
+        "ContentDeleted",
+        "All content successfully deleted, may be waiting on finalization",
+    ),
+];
 
 /// Deletes the content of the namespace, then the namespace.
 pub(crate) async fn empty(
@@ -32,6 +52,10 @@ pub(crate) async fn empty(
     if !left.is_empty() {
         report(context, tenant, &namespace, &left).await?;
         return Ok(Progress::Waiting);
+    }
+    // Somebody else's finalizer keeps the namespace, so its conditions must not speak of what is gone.
+    if foreign_finalizers(&tree(&tenant.kinds(), &namespace)?) > 0 {
+        report(context, tenant, &namespace, &left).await?;
     }
     finalize(context, tenant, name).await
 }
@@ -119,20 +143,13 @@ async fn report(
     namespace: &ObjectRef,
     left: &BTreeMap<String, Vec<ObjectRef>>,
 ) -> Result<(), ApiError> {
-    let conditions = conditions_of(left)?;
     let mut known = tree(&tenant.kinds(), namespace)?;
-    let same = |old: &[Value]| {
-        old.len() == conditions.len()
-            && old.iter().zip(&conditions).all(|(old, new)| {
-                ["type", "status", "message"]
-                    .iter()
-                    .all(|field| old.str_at(&[field]) == new.str_at(&[field]))
-            })
-    };
-    if same(known.items_at(&["status", "conditions"])) {
+    let before = known.items_at(&["status", "conditions"]).to_vec();
+    let merged = merged(before.clone(), conditions_of(left)?);
+    if merged == before {
         return Ok(());
     }
-    known.set(&["status", "conditions"], conditions);
+    known.set(&["status", "conditions"], merged);
     let row = row(tenant)?;
     let own = OwnRequest {
         subresource: "status",
@@ -140,6 +157,34 @@ async fn report(
         ..OwnRequest::of(ACTOR, Verb::Update, row, "", namespace.key().name())
     };
     own.send(&context.client, tenant).await.map(drop)
+}
+
+/// Returns how many finalizers of others a namespace has.
+fn foreign_finalizers(namespace: &Value) -> usize {
+    let all = namespace.items_at(&["spec", "finalizers"]).iter();
+    all.filter(|finalizer| finalizer.as_str() != Some(OWN_FINALIZER))
+        .count()
+}
+
+/// Puts new conditions in the place of those of their types. Those of other types stay, and a time stays where the
+/// status does.
+fn merged(mut conditions: Vec<Value>, new: Vec<Value>) -> Vec<Value> {
+    for mut condition in new {
+        let kind = condition.str_at(&["type"]);
+        let known = conditions
+            .iter_mut()
+            .find(|known| known.str_at(&["type"]) == kind);
+        match known {
+            Some(known) => {
+                if known["status"] == condition["status"] {
+                    condition.set(&["lastTransitionTime"], known["lastTransitionTime"].clone());
+                }
+                *known = condition;
+            }
+            None => conditions.push(condition),
+        }
+    }
+    conditions
 }
 
 /// Returns the conditions of a namespace in which these objects remain.
@@ -167,45 +212,30 @@ fn conditions_of(left: &BTreeMap<String, Vec<ObjectRef>>) -> Result<Vec<Value>, 
     let now = Timestamp::from(SystemTime::now()).to_rfc3339();
     let plain =
         |kind: &str, reason: &str, message: &str| condition(kind, "False", reason, message, &now);
-    Ok(vec![
-        plain(
-            "NamespaceDeletionDiscoveryFailure",
-            "ResourcesDiscovered",
-            "All resources successfully discovered",
-        ),
-        plain(
-            "NamespaceDeletionGroupVersionParsingFailure",
-            "ParsedGroupVersions",
-            "All legacy kube types successfully parsed",
-        ),
-        plain(
-            "NamespaceDeletionContentFailure",
-            "ContentDeleted",
-            "All content successfully deleted, may be waiting on finalization",
-        ),
-        condition(
-            "NamespaceContentRemaining",
-            "True",
-            "SomeResourcesRemain",
-            &format!("Some resources are remaining: {resources}"),
-            &now,
-        ),
-        if waiting.is_empty() {
-            plain(
-                "NamespaceFinalizersRemaining",
-                "ContentHasNoFinalizers",
-                "All content-preserving finalizers finished",
-            )
-        } else {
-            condition(
-                "NamespaceFinalizersRemaining",
-                "True",
-                "SomeFinalizersRemain",
-                &format!("Some content in the namespace has finalizers remaining: {waiting}"),
-                &now,
-            )
-        },
-    ])
+    let mut conditions: Vec<Value> = NEVER_FAILS
+        .iter()
+        .map(|(kind, reason, message)| plain(kind, reason, message))
+        .collect();
+    let kind = "NamespaceContentRemaining";
+    conditions.push(match resources.as_str() {
+        "" => plain(kind, "ContentRemoved", "All content successfully removed"),
+        some => {
+            let message = format!("Some resources are remaining: {some}");
+            condition(kind, "True", "SomeResourcesRemain", &message, &now)
+        }
+    });
+    let kind = "NamespaceFinalizersRemaining";
+    conditions.push(match waiting.as_str() {
+        "" => {
+            let message = "All content-preserving finalizers finished";
+            plain(kind, "ContentHasNoFinalizers", message)
+        }
+        some => {
+            let message = format!("Some content in the namespace has finalizers remaining: {some}");
+            condition(kind, "True", "SomeFinalizersRemain", &message, &now)
+        }
+    });
+    Ok(conditions)
 }
 
 fn row(tenant: &Tenant) -> Result<&Arc<Resource>, ApiError> {
@@ -228,7 +258,7 @@ async fn finalize(
     let kept: Vec<Value> = object
         .items_at(&["spec", "finalizers"])
         .iter()
-        .filter(|finalizer| finalizer.as_str() != Some("kubernetes"))
+        .filter(|finalizer| finalizer.as_str() != Some(OWN_FINALIZER))
         .cloned()
         .collect();
     object.set(&["spec", "finalizers"], kept);
@@ -249,4 +279,30 @@ fn condition(kind: &str, status: &str, reason: &str, message: &str, now: &str) -
         "reason": reason,
         "message": message
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn conditions_keep_their_times_and_those_of_others_and_end_when_nothing_is_left() {
+        let foreign = json!({"type": "Mine", "status": "True"});
+        let old = |kind: &str, status: &str| condition(kind, status, "Old", "old", "then");
+        let before = vec![
+            old("NamespaceContentRemaining", "True"),
+            foreign.clone(),
+            old("NamespaceDeletionContentFailure", "False"),
+        ];
+        let new = conditions_of(&BTreeMap::new()).expect("there is nothing to read");
+        assert!(new.iter().all(|new| new.str_at(&["status"]) == "False"));
+        let merged = merged(before, new.clone());
+        assert_eq!(merged.len(), 6);
+        assert_eq!(merged[1], foreign);
+        assert_eq!(merged[0].str_at(&["reason"]), "ContentRemoved");
+        assert_ne!(merged[0].str_at(&["lastTransitionTime"]), "then");
+        assert_eq!(merged[2].str_at(&["reason"]), "ContentDeleted");
+        assert_eq!(merged[2].str_at(&["lastTransitionTime"]), "then");
+        assert_eq!(super::merged(merged.clone(), new), merged);
+    }
 }

@@ -3,6 +3,7 @@
 //! The committer waits for it before it goes on with the writes of any plane. So what has to look at more than the
 //! object that was written and a few others belongs into a reconciler.
 
+use crate::token_secrets::DeletedSecret;
 use crate::work::{Reconcilers, WorkItem};
 use crate::{
     api_services, authentication_cas, certificates, control_planes, definitions, flow_schemas,
@@ -95,6 +96,9 @@ impl Reconcilers {
     fn tokens_written(self: &Arc<Self>, tenant: &Tenant, object: &ObjectRef, gone: bool) {
         for key in token_secrets::touched(tenant, object, gone) {
             self.add(tenant, WorkItem::TokenSecret(key));
+        }
+        if let Some(deleted) = DeletedSecret::of(object, gone) {
+            self.add(tenant, WorkItem::DeletedSecret(deleted));
         }
         if token_secrets::starts_tracking(tenant, object, gone) {
             self.add(tenant, WorkItem::TokenTracking);

@@ -92,13 +92,27 @@ async fn publish(
     let mut wanted = root_ca(&certificates);
     wanted.set(&["metadata", "name"], ROOT_CA);
     ensure(context, tenant, actor, "configmaps", namespace, &wanted).await?;
-    let map = tenant
-        .plane
-        .snapshot()
-        .get(&Key::new("", "configmaps", Some(namespace), ROOT_CA));
+    let key = Key::new("", "configmaps", Some(namespace), ROOT_CA);
+    let map = tenant.plane.snapshot().get(&key);
     let known = map.map(|map| tree(&tenant.kinds(), &map)).transpose()?;
-    if let Some(mut known) = known.filter(|known| known["data"] != wanted["data"]) {
+    // The layer's own maps have no description, and a plane that nobody touched shall write nothing.
+    let is_of_layer = |known: &Value| {
+        let born = tenant.plane.layer_object(&key);
+        let born = born.map(|object| tree(&tenant.kinds(), &object));
+        born.is_some_and(|born| {
+            born.is_ok_and(|born| born["metadata"]["uid"] == known["metadata"]["uid"])
+        })
+    };
+    let description = ["metadata", "annotations", "kubernetes.io/description"];
+    let is_right = |known: &Value| {
+        known["data"] == wanted["data"]
+            && (known.str_at(&description) == wanted.str_at(&description) || is_of_layer(known))
+    };
+    if let Some(mut known) = known.filter(|known| !is_right(known)) {
         known.set(&["data"], wanted["data"].clone());
+        if !is_of_layer(&known) {
+            known.set(&description, wanted.str_at(&description));
+        }
         let row = tenant.base.stored("", "configmaps");
         let row = row.ok_or_else(|| ApiError::internal("configmaps are not served"))?;
         let own = OwnRequest {

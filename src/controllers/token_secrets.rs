@@ -41,7 +41,6 @@ pub(crate) fn touched(tenant: &Tenant, object: &ObjectRef, gone: bool) -> Vec<Ke
         ("", SECRETS) if !gone && has_work(object, &tenant.settings.serving_ca) => {
             vec![key.clone()]
         }
-        ("", SECRETS) if gone && account_of(object).is_some() => vec![key.clone()],
         ("", SERVICE_ACCOUNTS) if gone => {
             let namespace = key.namespace().unwrap_or("");
             let prefix = Prefix::namespaced("", SECRETS, namespace);
@@ -53,6 +52,34 @@ pub(crate) fn touched(tenant: &Tenant, object: &ObjectRef, gone: bool) -> Vec<Ke
                 .collect()
         }
         _ => Vec::new(),
+    }
+}
+
+/// A deleted Secret for a token, which its account may list.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct DeletedSecret {
+    secret: Key,
+    account: Str,
+    /// The account's uid; empty if the Secret did not name it.
+    account_uid: Str,
+}
+
+impl DeletedSecret {
+    /// Returns the Secret for a token that a write has deleted.
+    pub(crate) fn of(object: &ObjectRef, gone: bool) -> Option<Self> {
+        let key = object.key();
+        if !gone || (key.group(), key.resource()) != ("", SECRETS) {
+            return None;
+        }
+        let account = account_of(object)?;
+        let body = object.body();
+        Some(Self {
+            secret: key.clone(),
+            account,
+            account_uid: Scanned(&body)
+                .str_at(&["metadata", "annotations", ACCOUNT_UID])
+                .into(),
+        })
     }
 }
 
@@ -142,7 +169,7 @@ pub(crate) async fn reconcile(
     let issuer = context.client.registry.token_issuer(tenant);
     let cut = tenant.plane.snapshot();
     let Some(secret) = cut.get(key) else {
-        return unlist(context, tenant, &cut, key).await;
+        return Ok(Progress::Done);
     };
     let Some(issuer) = issuer else {
         return Ok(Progress::Done);
@@ -190,41 +217,41 @@ pub(crate) async fn reconcile(
     }
 }
 
-/// Removes a Secret that is gone from the lists of its namespace's accounts.
-async fn unlist(
-    context: &ReconcilerContext,
+/// Removes a Secret that is gone from the list of the account whose token it held.
+pub(crate) async fn unlist(
+    client: &OwnClient,
     tenant: &Tenant,
-    cut: &Snapshot,
-    key: &Key,
+    deleted: &DeletedSecret,
 ) -> Result<Progress, ApiError> {
     let kinds = tenant.kinds();
-    let Some(row) = kinds.stored("", SERVICE_ACCOUNTS) else {
+    let namespace = deleted.secret.namespace().unwrap_or("");
+    let key = Key::new("", SERVICE_ACCOUNTS, Some(namespace), &deleted.account);
+    let cut = tenant.plane.snapshot();
+    let account = cut.get(&key).filter(|_| cut.get(&deleted.secret).is_none());
+    let (Some(row), Some(account)) = (kinds.stored("", SERVICE_ACCOUNTS), account) else {
         return Ok(Progress::Done);
     };
-    let namespace = key.namespace().unwrap_or("");
-    let prefix = Prefix::namespaced("", SERVICE_ACCOUNTS, namespace);
-    for account in cut.range(&prefix, Start::First) {
-        let mut body = tree(&kinds, &account)?;
-        let listed = body.items_at(&["secrets"]);
-        let others = listed
-            .iter()
-            .filter(|one| one.str_at(&["name"]) != key.name());
-        let others: Vec<Value> = others.cloned().collect();
-        if others.len() == listed.len() {
-            continue;
-        }
-        body.set(&["secrets"], others);
-        let (actor, name) = (Controller::ServiceAccountToken, account.key().name());
-        let own = OwnRequest {
-            body: &body,
-            ..OwnRequest::of(actor, Verb::Update, row, namespace, name)
-        };
-        match own.send(&context.client, tenant).await {
-            Err(error) if error.reason == Reason::NotFound => {}
-            sent => drop(sent?),
-        }
+    let mut body = tree(&kinds, &account)?;
+    let uid = deleted.account_uid.as_str();
+    let is_other_account = !uid.is_empty() && body.str_at(&["metadata", "uid"]) != uid;
+    let listed = body.items_at(&["secrets"]);
+    let others = listed
+        .iter()
+        .filter(|one| one.str_at(&["name"]) != deleted.secret.name());
+    let others: Vec<Value> = others.cloned().collect();
+    if is_other_account || others.len() == listed.len() {
+        return Ok(Progress::Done);
     }
-    Ok(Progress::Done)
+    body.set(&["secrets"], others);
+    let actor = Controller::ServiceAccountToken;
+    let own = OwnRequest {
+        body: &body,
+        ..OwnRequest::of(actor, Verb::Update, row, namespace, key.name())
+    };
+    match own.send(client, tenant).await {
+        Err(error) if error.reason != Reason::NotFound => Err(error),
+        _ => Ok(Progress::Done),
+    }
 }
 
 /// Returns the day of a time, as upstream writes it.

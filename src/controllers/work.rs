@@ -5,6 +5,7 @@ use crate::charged::charged;
 use crate::client::OwnClient;
 use crate::dependents::{self, DependentWork, Dependents};
 use crate::protection::ProtectedSet;
+use crate::token_secrets::DeletedSecret;
 use crate::{
     api_services, authentication_cas, bootstrap_roles, certificates, control_planes, definitions,
     flow_schemas, layers, namespaces, protection, quotas, restore, roles, service_ranges,
@@ -85,6 +86,8 @@ pub(crate) enum WorkItem {
     ProtectedOf(ProtectedSet),
     /// Fill a Secret for a token, or delete it.
     TokenSecret(Key),
+    /// Remove a deleted Secret for a token from its account's list.
+    DeletedSecret(DeletedSecret),
     /// Write down that the token of a Secret was used.
     TokenUse(Key),
     /// Write down since when that is done.
@@ -108,7 +111,7 @@ impl WorkItem {
             Self::Namespace(_) => Some(Controller::Namespace),
             Self::Aggregation => Some(Controller::ClusterRoleAggregation),
             Self::Protected(key) => protection::controller(key),
-            Self::TokenSecret(_) => Some(Controller::ServiceAccountToken),
+            Self::TokenSecret(_) | Self::DeletedSecret(_) => Some(Controller::ServiceAccountToken),
             Self::Belonging(_) => Some(Controller::GarbageCollector),
             Self::ApproveCertificate(_) => Some(Controller::CertificateApproving),
             Self::SignCertificate(_) => Some(Controller::CertificateSigning),
@@ -438,6 +441,9 @@ impl Reconcilers {
                 Ok(Progress::Done)
             }
             WorkItem::TokenSecret(key) => token_secrets::reconcile(context, tenant, key).await,
+            WorkItem::DeletedSecret(deleted) => {
+                token_secrets::unlist(&context.client, tenant, deleted).await
+            }
             WorkItem::TokenUse(key) => token_secrets::note_use(context, tenant, key).await,
             WorkItem::TokenTracking => token_secrets::track(&context.client, tenant).await,
             WorkItem::ControlPlane(name) => control_planes::remove(context, tenant, name).await,
@@ -468,9 +474,11 @@ impl Reconcilers {
         work: &DependentWork,
     ) -> Result<Progress, ApiError> {
         match work {
-            DependentWork::Dependent(key) => dependents::dependent(context, tenant, key).await,
+            DependentWork::Dependent(key) => {
+                dependents::dependent(&context.client, tenant, &self.dependents, key).await
+            }
             DependentWork::Owner(key) => {
-                dependents::owner(context, tenant, &self.dependents, key).await
+                dependents::owner(&context.client, tenant, &self.dependents, key).await
             }
             DependentWork::DependentsOf(uid) => {
                 self.add_dependents(tenant, uid).await;

@@ -1,9 +1,10 @@
 //! The events of objects whose owners are in another namespace.
 
 use super::Site;
-use crate::dependents::displaced;
+use crate::dependents::{self, Dependents, displaced};
 use polyplane_apimachinery::{Str, Value, json};
 use polyplane_plane::{Key, Prefix, Start};
+use polyplane_registry::services::Removal;
 
 fn events(site: &Site, key: &Key) -> Vec<Value> {
     let object = site.object(key).expect("it is there");
@@ -50,4 +51,29 @@ async fn an_object_whose_owner_is_in_another_namespace_gets_an_event() {
     ] {
         assert_eq!(event.str_at(path), text, "{path:?}");
     }
+}
+
+#[tokio::test]
+async fn an_event_outlives_its_owner_and_an_unknown_kind_keeps_all_references() {
+    let site = Site::open().await;
+    let work_of = async |key: &Key, body: Value| {
+        site.create(key, body).await;
+        let object = site.object(key).expect("it is there");
+        Dependents::default().written(&site.tenant, &object, Removal::Pending)
+    };
+    let owner = |kind: &str| json!({"apiVersion": "v1", "kind": kind, "name": "gone", "uid": kind});
+    let event = Key::new("", "events", Some("default"), "e");
+    let about = json!({"kind": "ConfigMap", "namespace": "default", "name": "x"});
+    let owners = vec![owner("ConfigMap")];
+    let body = json!({"metadata": {"ownerReferences": owners}, "involvedObject": about});
+    assert_eq!(work_of(&event, body).await, []);
+    let map = Key::new("", "configmaps", Some("default"), "m");
+    let owners = vec![owner("ConfigMap"), owner("Nothing")];
+    let body = json!({"metadata": {"ownerReferences": owners}});
+    assert_eq!(work_of(&map, body).await.len(), 1, "one owner is gone");
+    let known = Dependents::default();
+    let done = dependents::dependent(&site.client, &site.tenant, &known, &map).await;
+    assert!(done.is_ok());
+    let kept = site.tree(&map);
+    assert_eq!(kept.items_at(&["metadata", "ownerReferences"]).len(), 2);
 }

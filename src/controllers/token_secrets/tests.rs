@@ -1,7 +1,7 @@
 //! Since when the use of tokens is written down.
 
 use super::Site;
-use crate::token_secrets;
+use crate::token_secrets::{self, DeletedSecret};
 use polyplane_apimachinery::json;
 use polyplane_plane::Key;
 
@@ -64,5 +64,34 @@ async fn what_says_since_when_use_is_written_down_comes_back_and_a_new_owner_see
         site.delete(&tracking()).await;
         assert!(token_secrets::starts_tracking(&site.tenant, &map, true));
         assert!(token_secrets::pending(&site.tenant).await.lacks_tracking);
+    }
+}
+
+#[tokio::test]
+async fn a_deleted_secret_leaves_the_list_of_its_own_account_alone() {
+    let site = Site::open().await;
+    let account = |name: &str| Key::new("", "serviceaccounts", Some("default"), name);
+    for name in ["a", "b"] {
+        let secrets = vec![json!({"name": "s"}), json!({"name": "other"})];
+        site.create(&account(name), json!({"secrets": secrets}))
+            .await;
+    }
+    let key = Key::new("", "secrets", Some("default"), "s");
+    let uid = site
+        .tree(&account("a"))
+        .str_at(&["metadata", "uid"])
+        .to_owned();
+    for (uid, left) in [("of-an-earlier-account", 2), (uid.as_str(), 1)] {
+        let annotations = json!({"kubernetes.io/service-account.name": "a", "kubernetes.io/service-account.uid": uid});
+        let body = json!({"type": "kubernetes.io/service-account-token", "metadata": {"annotations": annotations}});
+        site.create(&key, body).await;
+        let secret = site.object(&key).expect("it is there");
+        assert_eq!(DeletedSecret::of(&secret, false), None);
+        site.delete(&key).await;
+        let deleted = DeletedSecret::of(&secret, true).expect("it held a token");
+        let done = token_secrets::unlist(&site.client, &site.tenant, &deleted).await;
+        assert!(done.is_ok());
+        let listed = |name: &str| site.tree(&account(name)).items_at(&["secrets"]).len();
+        assert_eq!((listed("a"), listed("b")), (left, 2));
     }
 }
