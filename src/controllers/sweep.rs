@@ -3,6 +3,7 @@
 
 use crate::client::{OwnClient, OwnRequest};
 use crate::control_planes::{GROUP, RESOURCE};
+use crate::work::Reconcilers;
 use parking_lot::Mutex;
 use polyplane_apimachinery::Value;
 use polyplane_batteries::polyplane::control_plane;
@@ -36,6 +37,7 @@ pub type RootHere = Box<dyn Fn() -> Option<Tenant> + Send + Sync>;
 pub struct Sweeper {
     client: OwnClient,
     planes: Arc<Planes>,
+    reconcilers: Arc<Reconcilers>,
     root: RootHere,
     /// The numbers of own objects and of their bytes that were last written, by plane id.
     written: Mutex<HashMap<String, (u64, u64)>>,
@@ -43,10 +45,16 @@ pub struct Sweeper {
 
 impl Sweeper {
     /// Creates the sweeper of a replica's planes.
-    pub fn new(client: OwnClient, planes: Arc<Planes>, root: RootHere) -> Self {
+    pub fn new(
+        client: OwnClient,
+        planes: Arc<Planes>,
+        reconcilers: Arc<Reconcilers>,
+        root: RootHere,
+    ) -> Self {
         Self {
             client,
             planes,
+            reconcilers,
             root,
             written: Mutex::new(HashMap::new()),
         }
@@ -69,7 +77,8 @@ impl Sweeper {
             if let Some(root) = (self.root)() {
                 self.write_figures(&root).await;
             }
-            self.planes.sweep().await;
+            let has_work = |plane: &Arc<Plane>| self.reconcilers.has_work(plane);
+            self.planes.sweep(&has_work).await;
         }
     }
 

@@ -11,6 +11,7 @@ use crate::{
     flow_schemas, layers, namespaces, protection, quotas, restore, roles, service_ranges,
     token_secrets,
 };
+use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use polyplane_apimachinery::Str;
@@ -22,9 +23,10 @@ use polyplane_batteries::polyplane::controllers::{Controller, Controllers};
 use polyplane_fairness::{Places, PlaneMeter, VirtualTime};
 use polyplane_ownership::{Birth, Planes};
 use polyplane_pki::PlaneCa;
-use polyplane_plane::{Flags, Key, Prefix, Start};
+use polyplane_plane::{Flags, Key, Plane, Prefix, Start};
 use polyplane_registry::Tenant;
 use std::collections::HashMap;
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 use tokio::sync::Semaphore;
@@ -165,6 +167,17 @@ pub(crate) struct ReconcilerContext {
     pub(crate) release: Arc<Release>,
 }
 
+/// A plane as it woke once, by its address, which no other has while its work holds it. A plane that has woken again
+/// has jobs of its own: those of its earlier instance end at the first write.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct PlaneInstance(usize);
+
+impl PlaneInstance {
+    fn of(plane: &Arc<Plane>) -> Self {
+        Self(Arc::as_ptr(plane).addr())
+    }
+}
+
 struct RunningItem {
     /// True if the item was queued again while it ran, so that it has to run once more.
     again: bool,
@@ -181,7 +194,7 @@ pub(crate) enum Progress {
 /// The reconcilers of all planes.
 pub struct Reconcilers {
     context: OnceLock<ReconcilerContext>,
-    jobs: Mutex<HashMap<(Str, WorkItem), RunningItem>>,
+    jobs: Mutex<HashMap<PlaneInstance, HashMap<WorkItem, RunningItem>>>,
     pub(crate) dependents: Dependents,
     places: Arc<Places>,
     /// Charged for what is done for a plane that has no meter.
@@ -328,22 +341,50 @@ impl Reconcilers {
         if self.context.get().is_none() || self.stop.is_cancelled() {
             return;
         }
-        let name = (Str::from(tenant.plane.id()), item.clone());
         {
             let mut jobs = self.jobs.lock();
-            if let Some(job) = jobs.get_mut(&name) {
+            let of_plane = jobs.entry(PlaneInstance::of(&tenant.plane)).or_default();
+            if let Some(job) = of_plane.get_mut(&item) {
                 job.again = true;
                 return;
             }
-            jobs.insert(name, RunningItem { again: false });
+            of_plane.insert(item.clone(), RunningItem { again: false });
         }
         let (this, tenant) = (Arc::clone(self), tenant.clone());
         self.tasks
             .spawn(async move { this.run(tenant, item).await });
     }
 
+    /// Returns whether a plane has work that runs, or runs again after it failed. It must not fall asleep meanwhile:
+    /// nothing would wake it for the rest.
+    #[must_use]
+    pub fn has_work(&self, plane: &Arc<Plane>) -> bool {
+        let jobs = self.jobs.lock();
+        jobs.contains_key(&PlaneInstance::of(plane))
+    }
+
+    /// Ends a job, unless its item was queued again while it ran or has to be tried again. Returns whether it ended.
+    fn end_job(&self, plane: PlaneInstance, item: &WorkItem, is_retried: bool) -> bool {
+        let mut jobs = self.jobs.lock();
+        let Some(of_plane) = jobs.get_mut(&plane) else {
+            return true;
+        };
+        match of_plane.get_mut(item) {
+            Some(job) if job.again => {
+                job.again = false;
+                return false;
+            }
+            _ if is_retried => return false,
+            _ => {}
+        }
+        of_plane.remove(item);
+        if of_plane.is_empty() {
+            jobs.remove(&plane);
+        }
+        true
+    }
+
     async fn run(self: Arc<Self>, tenant: Tenant, item: WorkItem) {
-        let name = (Str::from(tenant.plane.id()), item.clone());
         let mut pause = PAUSE_FIRST;
         let mut _stepping = None;
         if item == WorkItem::Layer {
@@ -373,16 +414,9 @@ impl Reconcilers {
                     Some(pause)
                 }
             };
-            {
-                let mut jobs = self.jobs.lock();
-                match jobs.get_mut(&name) {
-                    Some(job) if job.again => job.again = false,
-                    _ if retry.is_some() => {}
-                    _ => {
-                        jobs.remove(&name);
-                        return;
-                    }
-                }
+            let plane = PlaneInstance::of(&tenant.plane);
+            if self.end_job(plane, &item, retry.is_some()) {
+                return;
             }
             let Some(wait) = retry else { continue };
             tokio::select! {
@@ -395,13 +429,15 @@ impl Reconcilers {
         }
     }
 
-    /// Boxes a run, because its future is large and very many items may wait for a place.
+    /// Boxes a run, because its future is large and very many items may wait for a place. A panic is an error like
+    /// others: it would leave the job behind, and its item would never run again.
     fn boxed<'a>(
         self: &'a Arc<Self>,
         tenant: &'a Tenant,
         item: &'a WorkItem,
     ) -> BoxFuture<'a, Result<Progress, ApiError>> {
-        Box::pin(self.reconcile(tenant, item))
+        let run = AssertUnwindSafe(self.reconcile(tenant, item)).catch_unwind();
+        Box::pin(run.map(|done| done.unwrap_or_else(|_| Err(ApiError::internal("it panicked")))))
     }
 
     async fn reconcile(

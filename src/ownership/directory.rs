@@ -17,7 +17,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use polyplane_apimachinery::Str;
-use polyplane_plane::{Flags, NewObject, Numbering, RecordError, Version, external};
+use polyplane_plane::{EndWithPanic, Flags, NewObject, Numbering, RecordError, Version, external};
 use polyplane_ring::Pin;
 use polyplane_storage::{
     RangeRequest, ReadError, Revision, Store, StoreEvent, StoreWatch, WatchEnd, prefix_end,
@@ -192,6 +192,7 @@ impl Directory {
         let at = directory.load().await?;
         let following = Arc::clone(&directory);
         tokio::spawn(async move {
+            let _end_with_it = EndWithPanic("the follower of the directory");
             tokio::select! {
                 // Stop is polled first: a stopped directory needs no changes.
                 biased;

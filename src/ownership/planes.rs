@@ -46,7 +46,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, broadcast, watch};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -178,6 +178,7 @@ pub struct Planes {
     /// that swap planes never wait for each other (PROTOCOL 19).
     hand_off_permits: Semaphore,
     metrics: PlaneMetrics,
+    pub(crate) taken: broadcast::Sender<String>,
     /// Cancelled when the service ends: no plane is acquired any more.
     closing: CancellationToken,
 }
@@ -240,6 +241,7 @@ impl Planes {
             directory: OnceLock::new(),
             hand_off_permits: Semaphore::new(HAND_OFFS_MAX),
             metrics: PlaneMetrics::default(),
+            taken: broadcast::Sender::new(crate::planes::take::TAKEN_MAX),
             closing: CancellationToken::new(),
         });
         planes.allow_by(&planes.floor());

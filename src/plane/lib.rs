@@ -35,6 +35,7 @@
 //! What is published is durable, and nothing is sent to a client before it is published.
 
 mod copied;
+mod end_with_panic;
 mod guard;
 mod history;
 mod key;
@@ -60,6 +61,7 @@ mod testing;
 mod tests;
 
 pub use copied::{Copied, Numbering, copied_value};
+pub use end_with_panic::EndWithPanic;
 pub use guard::{
     Answerable, BarrierError, CommitGuard, Intake, NotAnswerable, NotDone, SendPermit, first_change,
 };

@@ -225,6 +225,7 @@ impl Replica {
         let sweeper = Sweeper::new(
             self.own_client.clone(),
             Arc::clone(&self.directory.planes),
+            Arc::clone(&self.shared.reconcilers),
             Box::new(root),
         );
         tasks.spawn(sweeper.run(self.stop.clone()));
@@ -237,6 +238,7 @@ impl Replica {
             self.stop.clone(),
         ));
         tasks.spawn(follow_floor(Arc::clone(&self.shared), self.stop.clone()));
+        tasks.spawn(Arc::clone(&self.shared).follow_taken(self.stop.clone()));
         tasks.spawn(follow_controllers(
             Arc::clone(&self.shared),
             self.stop.clone(),

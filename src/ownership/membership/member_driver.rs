@@ -18,6 +18,7 @@ use crate::membership::welcome::{is_name_taken, welcome};
 use crate::transactions::{MemberPut, member_outcome, member_txn};
 use polyplane_fencing::member::{Action, Event};
 use polyplane_fencing::{Holder, Outcome, Rule, Transaction, Write};
+use polyplane_plane::EndWithPanic;
 use polyplane_storage::{Backoff, LeaseError, LeaseId, Store};
 use std::collections::VecDeque;
 use std::future::pending;
@@ -57,7 +58,10 @@ pub(crate) async fn start(
     let thread = std::thread::Builder::new().name("polyplane-ring".to_owned());
     let runtime = Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(JoinError::Thread)?;
-    let run = move || runtime.block_on(run(driver, commands, planes, tell));
+    let run = move || {
+        let _end_with_it = EndWithPanic("the ring's thread");
+        runtime.block_on(run(driver, commands, planes, tell));
+    };
     // The thread is not joined: it ends when `stop` is cancelled, and nothing waits for that.
     drop(thread.spawn(run).map_err(JoinError::Thread)?);
     joined.await.unwrap_or(Err(JoinError::Stopped))?;

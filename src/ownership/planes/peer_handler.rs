@@ -12,6 +12,7 @@ use polyplane_fencing::{FenceState, Holder};
 use polyplane_ring::{ReplicaId, ViewNumber};
 use polyplane_storage::Revision;
 use std::sync::Arc;
+use tokio::sync::broadcast;
 
 #[async_trait]
 impl PeerHandler for Planes {
@@ -32,6 +33,13 @@ impl PeerHandler for Planes {
 }
 
 impl Planes {
+    /// Returns a receiver of the ids of planes that were taken because their predecessor said so, and that no request
+    /// has named here yet. A receiver that lags has to look at all planes that are awake.
+    #[must_use]
+    pub fn taken(&self) -> broadcast::Receiver<String> {
+        self.taken.subscribe()
+    }
+
     async fn answer(self: Arc<Self>, from: &ReplicaId, request: PeerRequest) -> PeerReply {
         match request.message {
             PeerMessage::Ping { .. } => PeerReply::Pong {
@@ -52,7 +60,11 @@ impl Planes {
                     .reach(ViewNumber::new(view), VIEW_PATIENCE)
                     .await;
                 match self.wake(&birth).await {
-                    Ok(_) => PeerReply::Done,
+                    Ok(_) => {
+                        // It fails if nobody listens.
+                        let _ = self.taken.send(birth.id);
+                        PeerReply::Done
+                    }
                     Err(error) => failed(&error.to_string()),
                 }
             }

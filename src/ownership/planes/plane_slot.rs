@@ -209,13 +209,19 @@ impl PlaneSlot {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Begins a hand-off, unless one is under way. Returns whether it has begun.
-    pub(crate) fn begin_leaving(&self) -> bool {
-        !self.leaving.swap(true, Ordering::AcqRel)
+    /// Begins a hand-off, unless one is under way.
+    pub(crate) fn begin_leaving(self: Arc<Self>) -> Option<Leaving> {
+        let is_first = !self.leaving.swap(true, Ordering::AcqRel);
+        is_first.then(|| Leaving(self))
     }
+}
 
-    /// Marks the hand-off as ended, whatever its outcome.
-    pub(crate) fn end_leaving(&self) {
-        self.leaving.store(false, Ordering::Release);
+/// A plane whose hand-off is under way: it ends with this, whatever its outcome, and after a panic too. A plane that
+/// counts as leaving for ever would never be handed off.
+pub(crate) struct Leaving(pub(crate) Arc<PlaneSlot>);
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        self.0.leaving.store(false, Ordering::Release);
     }
 }

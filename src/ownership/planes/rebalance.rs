@@ -3,7 +3,7 @@
 //! compacts history that is too old for any request, raises the level floor and removes left
 //! fences. Must not know how a plane is released.
 
-use crate::planes::plane_slot::PlaneSlot;
+use crate::planes::plane_slot::{Leaving, PlaneSlot};
 use crate::planes::release::HandOffOutcome;
 use crate::planes::{Planes, ROOT};
 use polyplane_fencing::Event;
@@ -125,8 +125,8 @@ impl Planes {
             let Some(planes) = self.shared() else {
                 return;
             };
-            if slot.begin_leaving() {
-                tokio::spawn(planes.hand_off_one(slot));
+            if let Some(leaving) = slot.begin_leaving() {
+                tokio::spawn(planes.hand_off_one(leaving));
             }
         }
     }
@@ -136,7 +136,8 @@ impl Planes {
         designated.is_some_and(|member| member.id != *self.ring().id())
     }
 
-    async fn hand_off_one(self: Arc<Self>, slot: Arc<PlaneSlot>) {
+    async fn hand_off_one(self: Arc<Self>, leaving: Leaving) {
+        let slot = &leaving.0;
         let place = tokio::select! {
             // Closing is polled first: it releases every plane itself.
             biased;
@@ -160,7 +161,6 @@ impl Planes {
                 }
             }
         }
-        slot.end_leaving();
     }
 
     /// Hands every plane over. Puts Draining into the member key, hands planes in use to their

@@ -9,7 +9,7 @@ use crate::planes::{Planes, ROOT};
 use crate::transactions::{refusal, revision, stored};
 use bytes::Bytes;
 use polyplane_fencing::{Action, Epoch, Event, Outcome, Revision as FenceRevision, Streaming};
-use polyplane_plane::{Ended, ExportError, PauseError};
+use polyplane_plane::{Ended, ExportError, PauseError, Plane};
 use polyplane_ring::Member;
 use polyplane_storage::{Backoff, CommitError, Committed, Compare, KeyValue, Revision, Txn};
 use std::collections::VecDeque;
@@ -308,10 +308,10 @@ impl Planes {
         self.options().idle
     }
 
-    /// Puts planes to sleep that were not used for the idle time, have no watcher and are not being
+    /// Puts planes to sleep that were not used for the idle time, have no watcher, no work and are not being
     /// resealed, or that are suspended. Drops log events that are too old. One timer calls this for all
     /// planes together.
-    pub async fn sweep(&self) {
+    pub async fn sweep(&self, has_work: &(dyn Fn(&Arc<Plane>) -> bool + Sync)) {
         self.streamed_states().sweep();
         let idle = self.options().idle.as_secs();
         let now = self.seconds();
@@ -327,7 +327,7 @@ impl Planes {
             // A store that refuses writes would refuse the release too.
             let parts = takes_writes && slot.birth.id != ROOT && awake.plane.read_only().is_none();
             let idle = unused && stats.watchers == 0 && stats.queued == 0;
-            let idle = idle && !self.is_resealing(&awake.plane);
+            let idle = idle && !self.is_resealing(&awake.plane) && !has_work(&awake.plane);
             let sleeps = idle || self.is_suspended(&slot.birth.id);
             if parts
                 && sleeps

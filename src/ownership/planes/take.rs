@@ -32,6 +32,8 @@ const TAKE_PATIENCE: Duration = Duration::from_secs(10);
 const ASK_PATIENCE: Duration = Duration::from_secs(5);
 /// The longest time that this replica waits for a view that another one has seen already.
 pub(crate) const VIEW_PATIENCE: Duration = Duration::from_secs(2);
+/// Planes that were taken at a predecessor's word and that a receiver has not seen yet. One that lags looks at all.
+pub(crate) const TAKEN_MAX: usize = 1024;
 
 /// The purpose for which a plane is acquired, which decides who may acquire it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -156,6 +156,7 @@ async fn a_plane_in_use_goes_where_its_user_wants_it() {
         follow_directory(&town, replica).await;
     }
     let birth = town.plane("p").await;
+    let mut taken = [a.planes.taken(), b.planes.taken()];
     let writer = Writer::start(&town, &birth);
     for wish in ["a", "b", "a", "b"] {
         let key = birth.directory.as_ref().expect("it has a row").key.clone();
@@ -179,6 +180,11 @@ async fn a_plane_in_use_goes_where_its_user_wants_it() {
     writer.check(&town, &birth).await;
     assert!(b.planes.stats().hand_offs_done >= 1);
     assert_eq!(b.planes.stats().taken_after_wait, 0);
+    // Whoever takes a plane at its predecessor's word can go on with its work, although no request names it.
+    for taken in &mut taken {
+        let id = tokio::time::timeout(PATIENCE, taken.recv()).await;
+        assert_eq!(id.expect("it is told").expect("it listens"), birth.id);
+    }
 }
 
 /// PROTOCOL 19: replicas that are all Draining continue to serve until the last one has left.

@@ -22,6 +22,7 @@ use polyplane_storage::{
 use prometheus::proto::MetricFamily;
 use tokio::sync::Notify;
 
+use crate::end_with_panic::EndWithPanic;
 use crate::guard::NotDone;
 use crate::layers::template_values::RenderCache;
 use crate::memory::Memory;
@@ -233,7 +234,7 @@ impl Committer {
     }
 
     async fn work(self: Arc<Self>, mut runs_on: RunsOn) {
-        let _end_with_it = EndWithPanic;
+        let _end_with_it = EndWithPanic("the committer");
         let mut takes = Takes::Started;
         loop {
             if self.is_in_company.load(Ordering::Relaxed) {
@@ -396,24 +397,9 @@ async fn settle(parts: Vec<CommitPart>, reason: &str) {
         () = refused.notified() => {
             // The task ends once the store accepts a write, or with the planes.
             tokio::spawn(async move {
-                let _end_with_it = EndWithPanic;
+                let _end_with_it = EndWithPanic("the committer");
                 settled.await;
             });
-        }
-    }
-}
-
-/// Aborts the process if a worker panics. The callers of its parts could not be answered
-/// truthfully, and their planes would never commit again. Acknowledged writes are durable, so none
-/// is lost.
-struct EndWithPanic;
-
-impl Drop for EndWithPanic {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            tracing::error!("the committer panicked; the process ends");
-            #[expect(clippy::disallowed_methods, reason = "nothing can be drained any more")]
-            std::process::abort();
         }
     }
 }

@@ -27,6 +27,7 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
 
+use crate::end_with_panic::EndWithPanic;
 use crate::history::event::Event;
 use crate::history::from_store::external_versions;
 use crate::key::{Key, Prefix};
@@ -483,6 +484,7 @@ struct Follower {
 
 impl Follower {
     async fn run(self) {
+        let _end_with_it = EndWithPanic("the follower of a plane's records");
         let mut backoff = Backoff::default();
         loop {
             let Some(before) = self.read_through() else {

@@ -27,6 +27,8 @@ use polyplane_server::{
 use polyplane_storage::Health;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::broadcast::error::RecvError;
+use tokio_util::sync::CancellationToken;
 
 /// How long a forwarded request waits for the view that its sender has seen. After that the replica
 /// uses its older view; at worst the request is forwarded once more.
@@ -364,6 +366,34 @@ impl PlaneRecord for BackendRecord {
 }
 
 impl BackendState {
+    /// Lets the reconcilers know of planes that were taken at their predecessor's word: its work goes on here, although
+    /// no request may come. Ends with `stop`.
+    pub async fn follow_taken(self: Arc<Self>, stop: CancellationToken) {
+        let mut taken = self.directory.planes.taken();
+        loop {
+            let id = tokio::select! {
+                // First: a stopping replica wakes nothing.
+                biased;
+                () = stop.cancelled() => return,
+                id = taken.recv() => id,
+            };
+            let ids = match id {
+                Ok(id) => vec![id],
+                Err(RecvError::Lagged(_)) => {
+                    let awake = self.directory.planes.all_awake();
+                    awake.iter().map(|plane| plane.id().to_owned()).collect()
+                }
+                Err(RecvError::Closed) => return,
+            };
+            for id in ids {
+                // One that cannot be found or woken any more has moved on.
+                if let Ok(located) = self.directory.find(&NameOrId::Id(id.as_str().into())) {
+                    drop(self.wake(&located).await);
+                }
+            }
+        }
+    }
+
     /// Wakes a plane and notifies the reconcilers.
     ///
     /// # Errors
