@@ -22,10 +22,10 @@ pub mod prepare;
 mod run;
 mod stages;
 
-pub(crate) use admission::admit_sent;
 pub use admission::{
     Admission, AdmissionChain, Attributes, Interest, Measured, Mutated, Operation, Options,
 };
+pub(crate) use admission::{admit_post, admit_sent};
 pub use call_outs::{CallOuts, Interrupted};
 pub use defaulted::{Decoded, Defaulted, PathName, default};
 pub use fields::Ownership;

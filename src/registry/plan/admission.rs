@@ -258,6 +258,21 @@ fn admit_new<C: ObjectChange>(
     Ok(claims)
 }
 
+/// Admits what a POST sends to a subresource to the namespace of the request. The write rests on it.
+///
+/// Verbs call this before they look for the object, as upstream: in a namespace that does not exist the
+/// error is about the namespace.
+///
+/// # Errors
+/// See [`admit_namespace`].
+pub(crate) fn admit_post(run: &mut Run<'_>, name: &str) -> Result<(), Interrupted> {
+    let (call, cut) = (run.call, run.cut);
+    let mut step = Step::begin(&call.services.admission, Phase::Admit);
+    let claim = step.lifecycle(|| admit_namespace(call, cut, name).map_err(Interrupted::from))?;
+    run.claims.extend(claim);
+    Ok(())
+}
+
 /// Returns the positions of the plug-ins that act on writes of the request's resource.
 fn acting_on<'a>(call: &'a Call<'_>) -> &'a [usize] {
     call.services.admission.acting_on(&call.row.qualified)
@@ -350,8 +365,8 @@ fn default_again<C: ObjectChange>(
     Ok(tree)
 }
 
-/// Runs the mutating side of the chain on what a request sends to a subresource and what is not
-/// stored: the request of a token.
+/// Admits what a request sends to a subresource and what is not stored, the request of a token, to its
+/// namespace, and runs the mutating side of the chain on it.
 ///
 /// # Errors
 /// Returns the refusal of a plug-in, and 500 if one needs a reply from outside.
@@ -362,9 +377,6 @@ pub(crate) fn admit_sent(
     options: &WriteOptions,
     sent: &mut Value,
 ) -> Result<(), ApiError> {
-    if acting_on(call).is_empty() {
-        return Ok(());
-    }
     let version = subject.version;
     let drawn = OnceLock::new();
     let what = Attributes {
@@ -381,8 +393,11 @@ pub(crate) fn admit_sent(
     };
     let mut memo = CallOutMemo::default();
     let mut call_outs = memo.begin(call.authority(), cut);
-    let step = Step::begin(&call.services.admission, Phase::Admit);
-    match chain(call, &what, Some(sent), &mut call_outs, step) {
+    let mut step = Step::begin(&call.services.admission, Phase::Admit);
+    let admitted = step
+        .lifecycle(|| admit_namespace(call, cut, what.name).map_err(Interrupted::from))
+        .and_then(|_| chain(call, &what, Some(sent), &mut call_outs, step));
+    match admitted {
         Ok(_) => Ok(()),
         Err(Interrupted::Failed(error)) => Err(error),
         Err(Interrupted::NeedsReplies | Interrupted::VersionUnsettled) => Err(ApiError::internal(

@@ -15,7 +15,7 @@ use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Str, Value};
 use polyplane_auth::Verdict;
-use polyplane_plane::Snapshot;
+use polyplane_plane::{Claim, Snapshot};
 use std::sync::OnceLock;
 
 /// Number of names that are generated for one object before the client gets 409. Upstream has the
@@ -43,6 +43,8 @@ pub struct Run<'r> {
     pub(super) lacks_labels: bool,
     /// The error of an object that names another kind, which comes after those of its place.
     pub(super) refusal: Option<ApiError>,
+    /// Facts that the write rests on, beside those that belong to a stage.
+    pub(super) claims: Vec<Claim>,
     new: &'r mut NewObject,
     owners: &'r mut Owners,
 }
@@ -119,6 +121,7 @@ impl PlanState {
             persistence: Persistence::Store,
             lacks_labels: false,
             refusal: None,
+            claims: Vec::new(),
             new: &mut self.new,
             owners: &mut self.owners,
         }

@@ -321,8 +321,9 @@ pub(super) fn store(
         persistence,
         goes_with_last_finalizer,
         allocation,
-        claims,
+        mut claims,
     } = allowed.into_planned();
+    claims.append(&mut run.claims);
     if let (true, ObjectFate::Stored(tree)) = (run.says_empties, &mut next) {
         prepare::without_said_empties(row, tree)?;
     }

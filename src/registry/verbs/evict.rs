@@ -3,7 +3,7 @@
 //! One commit counts the disruption in the budget and marks the pod as disrupted, or removes it.
 
 use crate::answer::negotiate;
-use crate::plan::{Interrupted, ObjectDeletion, ObjectFate, Present, Run};
+use crate::plan::{Interrupted, ObjectDeletion, ObjectFate, Present, Run, admit_post};
 use crate::request::body;
 use crate::request::body::Expected;
 use crate::request::call::Call;
@@ -155,6 +155,7 @@ impl ObjectDeletion for Evict<'_> {
 
     fn find(&mut self, run: &mut Run<'_>) -> Result<Present, Interrupted> {
         let call = self.call;
+        admit_post(run, &self.name)?;
         let Some(pod) = run.cut.get(&self.key()) else {
             return Err(call.not_found(&self.name).into());
         };

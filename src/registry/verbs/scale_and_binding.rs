@@ -10,7 +10,7 @@ use crate::plan::fields;
 use crate::plan::fields::ManagedKind;
 use crate::plan::{
     ChangeRequest, Decoded, Defaulted, Interrupted, ObjectChange, Operation, Ownership, Present,
-    Rules, Run, Target,
+    Rules, Run, Target, admit_post,
 };
 use crate::request::Verb;
 use crate::request::body;
@@ -492,6 +492,7 @@ impl ObjectChange for Bind<'_> {
     }
 
     fn propose(&mut self, run: &mut Run<'_>) -> Result<(Defaulted, Target), Interrupted> {
+        admit_post(run, &self.request.name)?;
         let Some(existing) = run.cut.get(&self.key()) else {
             return Err(missing(Qualified::new("", "pods"), &self.request.name).into());
         };

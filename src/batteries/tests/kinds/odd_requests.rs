@@ -141,6 +141,56 @@ async fn wrong_names_in_subresources_and_bindings_are_named_as_such() {
 }
 
 #[tokio::test]
+async fn a_post_to_a_subresource_is_refused_for_its_namespace_before_its_object_is_looked_for() {
+    let site = open().await;
+    let namespaces = |verb, name: &str, body: &str| ResourceRequest {
+        namespace: None,
+        ..about(verb, ("", "namespaces", ""), name, (JSON, body))
+    };
+    let made = namespaces(Verb::Create, "", r#"{"metadata":{"name":"ending"}}"#);
+    site.send(&made).await.expect("it is sound");
+    let deleted = site.send(&namespaces(Verb::Delete, "ending", "")).await;
+    deleted.expect("it is there");
+    let binding = r#"{"metadata":{"name":"a"},"target":{"kind":"Node","name":"n"}}"#;
+    let eviction = r#"{"apiVersion":"policy/v1","kind":"Eviction","metadata":{"name":"a"}}"#;
+    for (resource, subresource, body) in [
+        ("pods", "binding", binding),
+        ("bindings", "", binding),
+        ("pods", "eviction", eviction),
+        (
+            "serviceaccounts",
+            "token",
+            r#"{"spec":{"audiences":["x"]}}"#,
+        ),
+    ] {
+        let name = if subresource.is_empty() { "" } else { "a" };
+        let refusal = async |namespace: &str| {
+            let asked = ResourceRequest {
+                namespace: Some(namespace.into()),
+                ..about(
+                    Verb::Create,
+                    ("", resource, subresource),
+                    name,
+                    (JSON, body),
+                )
+            };
+            let answer = site.registry.handle(&site.tenant, &asked).await;
+            answer.err().expect("it is refused")
+        };
+        let absent = refusal("absent").await;
+        let text = "namespaces \"absent\" not found";
+        assert_eq!((absent.code, absent.message.as_str()), (404, text));
+        let ending = refusal("ending").await;
+        let text = format!(
+            "{resource} \"a\" is forbidden: unable to create new content in namespace ending because it is being terminated"
+        );
+        assert_eq!((ending.code, ending.message), (403, text));
+        let causes = ending.details.expect("it has some").causes;
+        assert_eq!(causes[0].reason, "NamespaceTerminating");
+    }
+}
+
+#[tokio::test]
 async fn a_namespace_of_which_upstream_makes_no_key_is_refused() {
     let site = open().await;
     for (verb, name, key) in [

@@ -101,12 +101,15 @@ async fn answer(case: &Value) -> Value {
     let budgets = kinds
         .stored("policy", "poddisruptionbudgets")
         .expect("they are served");
+    let namespaces = kinds.stored("", "namespaces").expect("they are served");
     for budget in case.items_at(&["with"]) {
         site.put_whole(budgets, budget.clone()).await;
     }
     let mut old = case["old"].clone();
     old.set(&["metadata", "uid"], UID);
     site.put_whole(row, old.clone()).await;
+    let namespace = json!({"metadata": {"name": "default"}});
+    site.put_whole(namespaces, namespace).await;
     let name = Str::from(old.str_at(&["metadata", "name"]));
     let key = |row: &Resource, name: &str| {
         Key::new(
