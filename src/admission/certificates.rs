@@ -2,6 +2,7 @@
 
 pub(crate) mod approval;
 pub(crate) mod attest;
+pub(crate) mod pod_signing;
 pub(crate) mod signing;
 pub(crate) mod subject;
 

@@ -99,9 +99,10 @@ pub fn configured(config: &AdmissionConfig) -> Vec<Arc<dyn Admission>> {
         Arc::new(pod_resize::PodResizeValidator),
         // Of the root plane's own kind.
         Arc::new(plane_access::PlaneAccess),
-        // Part of upstream's storage of roles and of claims, which admission has changed by then.
+        // Part of upstream's storage of these kinds, which admission has changed by then.
         Arc::new(role_escalation::RoleEscalation),
         Arc::new(resource_claim_status::ResourceClaimStatus),
+        Arc::new(certificates::pod_signing::PodCertificateSigning),
         Arc::new(resource_quota),
     ]
 }
@@ -112,7 +113,12 @@ mod tests {
     use polyplane_registry::plan::Measured;
 
     /// Plug-ins that upstream does not have.
-    const OWN: [&str; 3] = ["PlaneAccess", "RoleEscalation", "ResourceClaimStatus"];
+    const OWN: [&str; 4] = [
+        "PlaneAccess",
+        "RoleEscalation",
+        "ResourceClaimStatus",
+        "PodCertificateSigning",
+    ];
 
     #[test]
     fn plug_ins_that_upstream_has_are_measured_and_no_others() {

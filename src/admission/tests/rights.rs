@@ -1,0 +1,184 @@
+//! Writes that need a right beside the one to the request itself, in a plane in memory.
+
+use polyplane_admission::{built_in, indexes};
+use polyplane_apimachinery::json::to_vec;
+use polyplane_apimachinery::status::ApiError;
+use polyplane_apimachinery::{Str, Value, json};
+use polyplane_auth::{Attributes, Authorizer, Decision, Subject, UserInfo, Verdict};
+use polyplane_batteries::kind_tables::tenant_kinds;
+use polyplane_plane::{Committer, Plane, PlaneParams, SoleHolder};
+use polyplane_registry::environment::System;
+use polyplane_registry::service_ranges::ServiceRange;
+use polyplane_registry::strategy::{BirthLayer, Lifetimes, PlaneSettings};
+use polyplane_registry::{
+    Authority, GrantedAccess, Registry, ResourceRequest, Shared, SwitchedOff, Tenant, Verb,
+};
+use polyplane_storage::{MemoryOptions, MemoryStore, Store};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// The PKCS#10 request of an Ed25519 key, which has signed it.
+const PKCS10: &str = "MIGLMD8CAQAwDDEKMAgGA1UEAwwBeDAqMAUGAytlcAMhALV/EZ2ClKeOmTGxIedSRcsyEgoD/3zpXeuvtAMQ8gBAoAAwBQYDK2VwA0EATBzqepUyCrgCnwfJbpLNfDjcoc+eF8pDKUsLhRz6idC4b/v81fEmecowwkFoTNHB9W5vjY4UKB5e4GaHVsKlBw==";
+
+/// Allows what it lists, each a user, a verb and a resource with the namespace and name of an object.
+struct Rights(&'static [&'static str]);
+
+impl Authorizer for Rights {
+    fn authorize<'a>(&'a self, attributes: &'a Attributes<'a>) -> Verdict<'a, Decision> {
+        let Subject::Resource {
+            group,
+            resource,
+            namespace,
+            name,
+            ..
+        } = attributes.subject
+        else {
+            return Verdict::now(Decision::NoOpinion(String::new()));
+        };
+        let (user, verb) = (&attributes.user.name, attributes.verb);
+        let asked = format!("{user} {verb} {resource}.{group} {namespace}/{name}");
+        Verdict::now(if self.0.contains(&asked.as_str()) {
+            Decision::Allow
+        } else {
+            Decision::NoOpinion(String::new())
+        })
+    }
+}
+
+/// A registry with all plug-ins, and a plane with the namespace `ns`. Every request is granted; the rights
+/// decide on what it needs beside that.
+struct Site {
+    registry: Registry,
+    tenant: Tenant,
+}
+
+impl Site {
+    async fn open(rights: Rights) -> Self {
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::new(MemoryOptions::default()));
+        let guard = SoleHolder::take(Arc::clone(&store), "fence", "test").await;
+        let guard = guard.expect("memory takes the fence");
+        let plane = Plane::open(PlaneParams {
+            indexes: indexes(),
+            ..guard.empty_plane(Committer::new(store))
+        });
+        let settings = PlaneSettings {
+            service_ranges: ServiceRange::new([10, 0, 0, 0], 16).into(),
+            node_ports: (30000, 32767),
+            serving_ca: "certificates".into(),
+            endpoint: Str::default(),
+            birth_layer: BirthLayer::fixed(""),
+            records_say_access: Shared::fixed(true),
+            records_say_issuers: Shared::fixed(true),
+            records_say_suspension: Shared::fixed(true),
+            records_say_client_cas: Shared::fixed(true),
+            switched_off: SwitchedOff::none(),
+            watch_seconds_min: 1800,
+            lifetimes: Lifetimes::default(),
+        };
+        let registry = Registry::new(Arc::new(System), Authority::fixed(rights), Vec::new());
+        let site = Self {
+            registry: registry.admitting(built_in()),
+            tenant: Tenant {
+                name: "test".into(),
+                plane: plane.await.expect("an empty plane opens"),
+                base: tenant_kinds(),
+                settings: Arc::new(settings),
+            },
+        };
+        let namespace = json!({"metadata": {"name": "ns"}});
+        let what = ("", "namespaces", "");
+        site.write("admin", Verb::Create, what, "", &namespace)
+            .await
+            .expect("the namespace is new");
+        site
+    }
+
+    /// Writes an object in version v1. The user `admin` is in `system:masters`.
+    async fn write(
+        &self,
+        user: &str,
+        verb: Verb,
+        (group, resource, subresource): (&str, &str, &str),
+        name: &str,
+        body: &Value,
+    ) -> Result<(), ApiError> {
+        let some = |text: &str| (!text.is_empty()).then(|| Str::from(text));
+        let groups: &[&str] = match user {
+            "admin" => &["system:masters"],
+            _ => &["dev"],
+        };
+        let content_type = match verb {
+            Verb::Patch => "application/merge-patch+json",
+            _ => "application/json",
+        };
+        let request = ResourceRequest {
+            verb,
+            group: group.into(),
+            version: "v1".into(),
+            resource: resource.into(),
+            namespace: (resource == "podcertificaterequests").then(|| "ns".into()),
+            name: some(name),
+            subresource: some(subresource),
+            query: Vec::new(),
+            accept: "application/json".to_owned(),
+            content_type: Some(content_type.to_owned()),
+            user_agent: "test".to_owned(),
+            body: to_vec(body).into(),
+            user: Arc::new(UserInfo::new(user, groups)),
+            granted: GrantedAccess::of_every_cut(),
+            deadline: Instant::now() + Duration::from_secs(60),
+            seats: None,
+            write_rate: None,
+            annotations: None,
+            token_reviewer: None,
+        };
+        self.registry.handle(&self.tenant, &request).await.map(drop)
+    }
+}
+
+#[tokio::test]
+async fn the_status_of_a_pod_certificate_request_needs_the_right_to_sign() {
+    let site = Site::open(Rights(&[
+        "signer sign signers.certificates.k8s.io /example.com/a",
+        "domain sign signers.certificates.k8s.io /example.com/*",
+        "other sign signers.certificates.k8s.io /example.com/b",
+    ]))
+    .await;
+    for name in ["a", "b"] {
+        let request = json!({"metadata": {"name": (name)}, "spec": {
+            "signerName": "example.com/a", "podName": "p", "podUID": "u", "serviceAccountName": "s",
+            "serviceAccountUID": "u", "nodeName": "n", "nodeUID": "u",
+            "maxExpirationSeconds": 3600, "stubPKCS10Request": (PKCS10)}});
+        let what = ("certificates.k8s.io", "podcertificaterequests", "");
+        let made = site.write("admin", Verb::Create, what, "", &request).await;
+        made.expect("it is sound");
+    }
+    let denied = json!({"status": {"conditions": [{"type": "Denied", "status": "True", "reason": "Test",
+        "message": "text", "lastTransitionTime": "2024-05-06T07:08:09Z"}]}});
+    let what = ("certificates.k8s.io", "podcertificaterequests", "status");
+    let patch = async |user: &str, name: &str, body: &Value| {
+        site.write(user, Verb::Patch, what, name, body).await
+    };
+    for user in ["other", "nobody"] {
+        let refused = patch(user, "a", &denied).await.expect_err("no right");
+        let text = format!(
+            "PodCertificateRequest.certificates.k8s.io \"a\" is invalid: spec.signerName: Forbidden: User \"{user}\" is not permitted to \"sign\" for signer \"example.com/a\""
+        );
+        assert_eq!((refused.code, refused.message), (422, text));
+    }
+    // What is wrong is said first, and what changes nothing needs no right.
+    let wrong = json!({"status": {"conditions": [{"type": "Denied", "status": "False", "reason": "Test",
+        "message": "text", "lastTransitionTime": "2024-05-06T07:08:09Z"}]}});
+    let refused = patch("nobody", "a", &wrong).await.expect_err("it is wrong");
+    assert!(
+        refused.message.contains("status: Unsupported value"),
+        "{refused}"
+    );
+    let same = patch("nobody", "a", &json!({})).await;
+    same.expect("it changes nothing");
+    for (user, name) in [("signer", "a"), ("domain", "b")] {
+        let signed = patch(user, name, &denied).await;
+        signed.expect("the right is held");
+    }
+}
