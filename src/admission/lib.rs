@@ -23,6 +23,7 @@ mod pod_resources;
 mod pod_security;
 mod pod_tolerations;
 mod pod_topology;
+mod policy_params;
 mod priority;
 mod resource_claim_status;
 mod resource_quota;
@@ -103,6 +104,7 @@ pub fn configured(config: &AdmissionConfig) -> Vec<Arc<dyn Admission>> {
         Arc::new(role_escalation::RoleEscalation),
         Arc::new(resource_claim_status::ResourceClaimStatus),
         Arc::new(certificates::pod_signing::PodCertificateSigning),
+        Arc::new(policy_params::PolicyParams),
         Arc::new(resource_quota),
     ]
 }
@@ -113,11 +115,12 @@ mod tests {
     use polyplane_registry::plan::Measured;
 
     /// Plug-ins that upstream does not have.
-    const OWN: [&str; 4] = [
+    const OWN: [&str; 5] = [
         "PlaneAccess",
         "RoleEscalation",
         "ResourceClaimStatus",
         "PodCertificateSigning",
+        "PolicyParams",
     ];
 
     #[test]

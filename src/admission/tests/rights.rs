@@ -182,3 +182,71 @@ async fn the_status_of_a_pod_certificate_request_needs_the_right_to_sign() {
         signed.expect("the right is held");
     }
 }
+
+#[tokio::test]
+async fn a_policy_and_its_binding_need_the_right_to_read_their_parameters() {
+    let site = Site::open(Rights(&[
+        "reader get configmaps. */*",
+        "one get configmaps. ns/x",
+        "lister list configmaps. /",
+        "vague get *.example.com */*",
+    ]))
+    .await;
+    let group = "admissionregistration.k8s.io";
+    let (policies, bindings) = (
+        (group, "validatingadmissionpolicies", ""),
+        (group, "validatingadmissionpolicybindings", ""),
+    );
+    let policy = |name: &str, api_version: &str, kind: &str| {
+        json!({"metadata": {"name": (name)}, "spec": {
+            "paramKind": {"apiVersion": (api_version), "kind": (kind)},
+            "matchConstraints": {"resourceRules": [{"apiGroups": [""], "apiVersions": ["v1"],
+                "operations": ["CREATE"], "resources": ["pods"]}]},
+            "validations": [{"expression": "true"}]}})
+    };
+    let binding = |name: &str, policy: &str, reference: Value| {
+        json!({"metadata": {"name": (name)}, "spec": {"policyName": (policy),
+            "validationActions": ["Deny"], "paramRef": (reference)}})
+    };
+    let create = async |user: &str, what: (&str, &str, &str), body: &Value| {
+        let made = site.write(user, Verb::Create, what, "", body).await;
+        made.map_err(|error| (error.code, error.message))
+    };
+    let refused = |kind: &str, name: &str, why: &str| -> Result<(), (u16, String)> {
+        let text = format!("{kind}.{group} \"{name}\" is invalid: spec.{why}");
+        Err((422, text))
+    };
+
+    let of_maps = policy("maps", "v1", "ConfigMap");
+    let why = "paramKind: Forbidden: user &{one  [dev] map[]} must have \"get\" permission on all objects of the referenced paramKind (kind=ConfigMap, apiVersion=v1)";
+    let answer = create("one", policies, &of_maps).await;
+    assert_eq!(answer, refused("ValidatingAdmissionPolicy", "maps", why));
+    assert_eq!(create("reader", policies, &of_maps).await, Ok(()));
+    let unknown = policy("widgets", "example.com/v1", "Widget");
+    let answer = create("reader", policies, &unknown).await;
+    answer.expect_err("it needs the right to read the whole group");
+    assert_eq!(create("vague", policies, &unknown).await, Ok(()));
+    // An update that leaves the kind as it is needs no right.
+    let label = json!({"metadata": {"labels": {"a": "b"}}});
+    let labelled = site.write("nobody", Verb::Patch, policies, "maps", &label);
+    labelled.await.expect("the parameters are those of before");
+
+    let named = json!({"name": "x", "namespace": "ns", "parameterNotFoundAction": "Deny"});
+    let bound = binding("named", "maps", named.clone());
+    let why = "paramRef: Forbidden: user &{nobody  [dev] map[]} does not have \"get\" permission on the object referenced by paramRef";
+    let answer = create("nobody", bindings, &bound).await;
+    let kind = "ValidatingAdmissionPolicyBinding";
+    assert_eq!(answer, refused(kind, "named", why));
+    assert_eq!(create("one", bindings, &bound).await, Ok(()));
+    let all = json!({"selector": {"matchLabels": {"a": "b"}}, "parameterNotFoundAction": "Deny"});
+    let bound = binding("all", "maps", all);
+    let answer = create("one", bindings, &bound).await;
+    answer.expect_err("it needs the right to list");
+    assert_eq!(create("lister", bindings, &bound).await, Ok(()));
+    // What a policy that does not exist refers to may be anything.
+    let bound = binding("early", "absent", named);
+    let why = "paramRef: Forbidden: unable to get policy absent to determine minimum required permissions and user &{one  [dev] map[]} does not have \"get\" permission for all groups, versions and resources";
+    let answer = create("one", bindings, &bound).await;
+    assert_eq!(answer, refused(kind, "early", why));
+    assert_eq!(create("admin", bindings, &bound).await, Ok(()));
+}
