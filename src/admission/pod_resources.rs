@@ -7,10 +7,9 @@ use std::collections::BTreeMap;
 /// Quantities by the names of their resources.
 pub(crate) type Resources = BTreeMap<Str, Quantity>;
 
-/// The resources that a pod can state for all its containers together. With such a statement the
-/// sum over the containers does not count.
-fn is_of_whole_pod(resource: &str) -> bool {
-    matches!(resource, "cpu" | "memory") || resource.starts_with("hugepages-")
+/// Returns whether a resource is the time of processors or memory.
+pub(crate) fn is_cpu_or_memory(resource: &str) -> bool {
+    matches!(resource, "cpu" | "memory")
 }
 
 /// Returns a quantity of an object, or zero if there is none.
@@ -44,9 +43,22 @@ impl Amount {
     }
 }
 
-/// Returns the resources of all containers together, without the overhead of the pod's runtime.
-/// Init containers run one after the other, before the others, unless they are sidecars.
+/// Returns the resources of all containers together, without the overhead of the pod's runtime. A pod can
+/// state processors, memory and huge pages for all its containers.
 pub(crate) fn of_pod(pod: &Value, amount: Amount) -> Resources {
+    of_pod_stating(pod, amount, |resource| {
+        is_cpu_or_memory(resource) || resource.starts_with("hugepages-")
+    })
+}
+
+/// Works as [`of_pod`] for a pod that can state the given resources for all its containers. With such a
+/// statement the sum over the containers does not count. Init containers run one after the other, before
+/// the others, unless they are sidecars.
+pub(crate) fn of_pod_stating(
+    pod: &Value,
+    amount: Amount,
+    can_state: fn(&str) -> bool,
+) -> Resources {
     let of = |container: &Value| resources(&container["resources"][amount.field()]);
     let spec = &pod["spec"];
     let mut total = Resources::new();
@@ -67,7 +79,7 @@ pub(crate) fn of_pod(pod: &Value, amount: Amount) -> Resources {
     }
     raise(&mut total, highest);
     for (name, stated) in of(spec) {
-        if is_of_whole_pod(&name) {
+        if can_state(&name) {
             total.insert(name, stated);
         }
     }

@@ -1,6 +1,6 @@
 //! The least and the most that containers, pods and volume claims may request.
 
-use crate::pod_resources::{Amount, Resources, of_pod as resources_of_pod, resources};
+use crate::pod_resources::{Amount, Resources, is_cpu_or_memory, of_pod_stating, resources};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::quantity::Quantity;
 
@@ -35,10 +35,12 @@ pub(super) fn of_pod(pod: &Value, range: &Value) -> Vec<String> {
                 }
             }
             "Pod" => {
+                // Unlike its quotas, upstream's limits do not heed the huge pages that a pod states.
+                let of = |amount: Amount| of_pod_stating(pod, amount, is_cpu_or_memory);
                 let subject = Subject {
                     kind: "Pod",
-                    requests: resources_of_pod(pod, Amount::Requests),
-                    limits: resources_of_pod(pod, Amount::Limits),
+                    requests: of(Amount::Requests),
+                    limits: of(Amount::Limits),
                 };
                 check(&subject, limit, &mut errors);
             }
@@ -146,4 +148,24 @@ fn beyond_ratio(subject: &Subject, name: &str, bound: &Quantity) -> Option<Strin
     let (limit, request) = comparable(&limit, &request);
     let ratio = limit as f64 / request as f64;
     (ratio > bound.as_f64()).then(|| format!("{what}, but provided ratio is {ratio:.6}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polyplane_apimachinery::json;
+
+    #[test]
+    fn huge_pages_of_a_pod_are_those_of_its_containers_whatever_it_states() {
+        let limits =
+            |cpu: &str, pages: &str| json!({"limits": {"cpu": (cpu), "hugepages-2Mi": (pages)}});
+        let container = json!({"name": "c", "resources": (limits("1", "2Mi"))});
+        let pod = json!({"spec": {"containers": [(container)], "resources": (limits("3", "8Mi"))}});
+        let most = json!({"type": "Pod", "max": {"cpu": "2", "hugepages-2Mi": "4Mi"}});
+        let range = json!({"spec": {"limits": [(most)]}});
+        assert_eq!(
+            of_pod(&pod, &range),
+            ["maximum cpu usage per Pod is 2, but limit is 3"]
+        );
+    }
 }
