@@ -119,13 +119,18 @@ fn schedule(what: &Attributes<'_>, pod: &mut Value, scheduling: &Value) -> Resul
         }
         pod.set(&["spec", "nodeSelector", key], value.clone());
     }
+    tolerate(pod, scheduling.items_at(&["tolerations"]));
+    Ok(())
+}
+
+/// Adds the tolerations of a class to those of a pod. Of the pod's own, those that others cover are left out
+/// even if the class has none.
+fn tolerate(pod: &mut Value, of_class: &[Value]) {
     let of_pod = pod.items_at(&["spec", "tolerations"]);
-    let of_class = scheduling.items_at(&["tolerations"]);
-    if !of_class.is_empty() {
-        let all: Vec<Value> = of_pod.iter().chain(of_class).cloned().collect();
+    let all: Vec<Value> = of_pod.iter().chain(of_class).cloned().collect();
+    if !all.is_empty() {
         pod.set(&["spec", "tolerations"], without_redundant(&all));
     }
-    Ok(())
 }
 
 /// Leaves out each toleration that another one covers; of equal ones the first stays.
@@ -193,5 +198,17 @@ mod tests {
         let everything = json!({"operator": "Exists"});
         let with = [&all[..], std::slice::from_ref(&everything)].concat();
         assert_eq!(without_redundant(&with), [everything]);
+    }
+
+    #[test]
+    fn a_class_without_tolerations_leaves_out_what_those_of_a_pod_cover() {
+        let any = json!({"key": "a", "operator": "Exists"});
+        let one = json!({"key": "a", "operator": "Equal", "value": "1"});
+        let mut pod = json!({"spec": {"tolerations": [(any.clone()), (one)]}});
+        tolerate(&mut pod, &[]);
+        assert_eq!(pod, json!({"spec": {"tolerations": [(any)]}}));
+        let mut plain = json!({"spec": {}});
+        tolerate(&mut plain, &[]);
+        assert_eq!(plain, json!({"spec": {}}));
     }
 }
