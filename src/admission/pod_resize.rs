@@ -54,14 +54,7 @@ fn check(what: &Attributes<'_>, pod: &Value, node: &Value) -> Result<(), ApiErro
         };
         Err(what.forbidden(Some(pod), why).with_cause(cause))
     };
-    let system = node.str_at(&["metadata", "labels", "kubernetes.io/os"]);
-    if !matches!(system, "" | "linux") {
-        let name = node.str_at(&["metadata", "name"]);
-        let why = format!(
-            "pod resize is only supported on linux nodes, node {} is {}",
-            quote(name),
-            quote(system)
-        );
+    if let Some(why) = unsupported(node) {
         return refuse(why, "UnsupportedPlatform");
     }
     let mut requests = of_pod(pod, Amount::Requests);
@@ -90,4 +83,37 @@ fn check(what: &Attributes<'_>, pod: &Value, node: &Value) -> Result<(), ApiErro
         lacking.join("; ")
     );
     refuse(why, "NodeCapacity")
+}
+
+/// Returns why no pod of a node is resized, if the label of the node names another system than Linux.
+fn unsupported(node: &Value) -> Option<String> {
+    let system = node.at(&["metadata", "labels", "kubernetes.io/os"])?;
+    let system = system.as_str().filter(|system| *system != "linux")?;
+    let name = node.str_at(&["metadata", "name"]);
+    Some(format!(
+        "pod resize is only supported on linux nodes, node {} is {}",
+        quote(name),
+        quote(system)
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polyplane_apimachinery::json;
+
+    #[test]
+    fn pods_are_resized_on_nodes_of_linux_and_of_no_label() {
+        let refusal = |labels: Value| {
+            let node = json!({"metadata": {"name": "n", "labels": (labels)}});
+            unsupported(&node)
+        };
+        assert_eq!(refusal(json!({})), None);
+        assert_eq!(refusal(json!({"kubernetes.io/os": "linux"})), None);
+        for system in ["windows", ""] {
+            let text =
+                format!("pod resize is only supported on linux nodes, node \"n\" is \"{system}\"");
+            assert_eq!(refusal(json!({"kubernetes.io/os": (system)})), Some(text));
+        }
+    }
 }
