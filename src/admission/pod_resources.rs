@@ -12,6 +12,11 @@ pub(crate) fn is_cpu_or_memory(resource: &str) -> bool {
     matches!(resource, "cpu" | "memory")
 }
 
+/// Returns whether a pod can state a resource for all its containers.
+fn is_of_whole_pod(resource: &str) -> bool {
+    is_cpu_or_memory(resource) || resource.starts_with("hugepages-")
+}
+
 /// Returns a quantity of an object, or zero if there is none.
 pub(crate) fn quantity(value: &Value) -> Quantity {
     let text = value.as_str().unwrap_or("");
@@ -46,9 +51,7 @@ impl Amount {
 /// Returns the resources of all containers together, without the overhead of the pod's runtime. A pod can
 /// state processors, memory and huge pages for all its containers.
 pub(crate) fn of_pod(pod: &Value, amount: Amount) -> Resources {
-    of_pod_stating(pod, amount, |resource| {
-        is_cpu_or_memory(resource) || resource.starts_with("hugepages-")
-    })
+    of_pod_stating(pod, amount, is_of_whole_pod)
 }
 
 /// Works as [`of_pod`] for a pod that can state the given resources for all its containers. With such a
@@ -60,6 +63,61 @@ pub(crate) fn of_pod_stating(
     can_state: fn(&str) -> bool,
 ) -> Resources {
     let of = |container: &Value| resources(&container["resources"][amount.field()]);
+    with_whole_pod(pod, amount, of_containers(pod, of), can_state)
+}
+
+/// Returns the resources that a pod may hold while a node resizes it: of each resource, the most of
+/// what the spec wants, what the node has reserved and what it has set. The spec does not count if
+/// the node cannot follow it. The overhead of the pod's runtime is not included.
+pub(crate) fn held_by_pod(pod: &Value, amount: Amount) -> Resources {
+    let is_infeasible = is_resize_infeasible(pod);
+    let wanted = |container: &Value| resources(&container["resources"][amount.field()]);
+    let reported = |container: &Value, lists: &[&[&str]]| {
+        let status = status_of(pod, container);
+        let present = lists.iter().filter_map(|list| status?.at(list));
+        let mut present = present.map(resources).filter(|list| !list.is_empty());
+        match present.next() {
+            Some(list) => list,
+            None if is_infeasible => Resources::new(),
+            None => wanted(container),
+        }
+    };
+    let set: &[&str] = &["resources", amount.field()];
+    let reserved: &[&str] = &["allocatedResources"];
+    let mut total = match is_infeasible {
+        true => Resources::new(),
+        false => of_containers(pod, wanted),
+    };
+    match amount {
+        Amount::Requests => {
+            let by_reservation = of_containers(pod, |one| reported(one, &[reserved]));
+            raise(&mut total, by_reservation);
+            let by_setting = of_containers(pod, |one| reported(one, &[set, reserved]));
+            raise(&mut total, by_setting);
+        }
+        Amount::Limits => raise(&mut total, of_containers(pod, |one| reported(one, &[set]))),
+    }
+    with_whole_pod(pod, amount, total, is_of_whole_pod)
+}
+
+/// Returns whether the pod's node has said that it can never have what the spec wants.
+fn is_resize_infeasible(pod: &Value) -> bool {
+    let mut conditions = pod.items_at(&["status", "conditions"]).iter();
+    let pending = conditions.find(|one| one.str_at(&["type"]) == "PodResizePending");
+    pending.is_some_and(|pending| pending.str_at(&["reason"]) == "Infeasible")
+}
+
+/// Returns what the node reports about a container of the pod.
+fn status_of<'a>(pod: &'a Value, container: &Value) -> Option<&'a Value> {
+    let lists = ["containerStatuses", "initContainerStatuses"].into_iter();
+    let mut statuses = lists.flat_map(|list| pod.items_at(&["status", list]));
+    let name = container.str_at(&["name"]);
+    statuses.find(|status| status.str_at(&["name"]) == name)
+}
+
+/// Returns the resources of all containers together, of which `of` returns those of one. Init
+/// containers run one after the other, before the others, unless they are sidecars.
+fn of_containers(pod: &Value, of: impl Fn(&Value) -> Resources) -> Resources {
     let spec = &pod["spec"];
     let mut total = Resources::new();
     for container in spec.items_at(&["containers"]) {
@@ -78,7 +136,18 @@ pub(crate) fn of_pod_stating(
         raise(&mut highest, at_this_time);
     }
     raise(&mut total, highest);
-    for (name, stated) in of(spec) {
+    total
+}
+
+/// Replaces the sums over the containers by what the pod states for all of them together, of the
+/// resources that it can state.
+fn with_whole_pod(
+    pod: &Value,
+    amount: Amount,
+    mut total: Resources,
+    can_state: fn(&str) -> bool,
+) -> Resources {
+    for (name, stated) in resources(&pod["spec"]["resources"][amount.field()]) {
         if can_state(&name) {
             total.insert(name, stated);
         }

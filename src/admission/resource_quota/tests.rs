@@ -50,12 +50,58 @@ fn a_pod_takes_what_its_containers_and_its_runtime_do() {
     assert_eq!(names, ["count/pods"]);
 }
 
+/// Returns a pod whose node has reserved and set more for its containers than their spec wants.
+fn resized() -> Value {
+    let mut pod = pod();
+    let status = json!([
+        {"name": "c", "image": "i", "ready": true,
+            "allocatedResources": {"cpu": "3", "memory": "2Gi", "example.com/gpu": "2"},
+            "resources": {"requests": {"cpu": "1", "memory": "1Gi", "example.com/gpu": "2"}, "limits": {"cpu": "4"}}},
+        {"name": "d", "image": "i", "ready": true, "resources": {"requests": {"cpu": "1500m"}, "limits": {}}}
+    ]);
+    pod.set(&["status", "containerStatuses"], status);
+    pod
+}
+
+#[test]
+fn a_pod_that_is_resized_takes_the_most_of_what_is_wanted_reserved_and_set() {
+    let taken = |pod: &Value, name: &str| Usage::of(Kind::Pods, pod).amounts[name];
+    let mut pod = resized();
+    // Reserved are 3, and set are 1 and 1.5; the runtime takes 0.05.
+    assert_eq!(taken(&pod, "requests.cpu"), 3050);
+    assert_eq!(taken(&pod, "limits.cpu"), 4050);
+    let mib = 1024 * 1024 * 1000;
+    assert_eq!(taken(&pod, "requests.memory"), 2049 * mib);
+    assert_eq!(taken(&pod, "requests.example.com/gpu"), 2000);
+    let grown = json!({"requests": {"cpu": "9"}, "limits": {"cpu": "9"}});
+    let mut containers = pod.items_at(&["spec", "containers"]).to_vec();
+    containers[0].set(&["resources"], grown);
+    pod.set(&["spec", "containers"], containers);
+    assert_eq!(taken(&pod, "requests.cpu"), 9050);
+    for (reason, wanted) in [("Deferred", [9050, 9050]), ("Infeasible", [3050, 4050])] {
+        let conditions = json!([{"type": "Ready", "status": "True"},
+            {"type": "PodResizePending", "status": "True", "reason": reason}]);
+        pod.set(&["status", "conditions"], conditions);
+        let shown = ["requests.cpu", "limits.cpu"].map(|name| taken(&pod, name));
+        assert_eq!(shown, wanted, "{reason}");
+    }
+}
+
 #[test]
 fn the_rows_of_the_index_have_the_whole_usage() {
-    let body = polyplane_apimachinery::json::to_vec(&pod());
+    let mut infeasible = resized();
+    let conditions = json!([{"type": "PodResizePending", "reason": "Infeasible"}]);
+    infeasible.set(&["status", "conditions"], conditions);
+    for pod in [pod(), resized(), infeasible] {
+        check_rows(&pod);
+    }
+}
+
+fn check_rows(pod: &Value) {
+    let body = polyplane_apimachinery::json::to_vec(pod);
     let key = Key::new("", "pods", Some("ns"), "p");
     let rows = super::UsageIndex.rows(&key, &body);
-    let usage = Usage::of(Kind::Pods, &pod());
+    let usage = Usage::of(Kind::Pods, pod);
     let wanted = Signature {
         is_terminating: true,
         is_best_effort: false,

@@ -3,7 +3,7 @@
 //! A row's value is `namespace 0 kind resource 0 signature`. Amounts are thousandths, so that parts
 //! of a processor are whole numbers. The signature has what the scopes of quotas select by.
 
-use crate::pod_resources::{Amount, Resources, add, of_pod, quantity, resources};
+use crate::pod_resources::{Amount, Resources, add, held_by_pod, quantity, resources};
 use crate::storage_class::CLASS_ANNOTATION;
 use polyplane_apimachinery::json::scan::{find, items, key_is, members};
 use polyplane_apimachinery::json::{Limits, parse};
@@ -161,7 +161,7 @@ fn of_pods(pod: &Value) -> Usage {
     }
     usage.take("pods", ONE);
     let overhead = resources(&spec["overhead"]);
-    let mut requests = of_pod(pod, Amount::Requests);
+    let mut requests = held_by_pod(pod, Amount::Requests);
     add(&mut requests, &overhead);
     for (name, request) in &requests {
         let amount = thousandths(request);
@@ -172,7 +172,7 @@ fn of_pods(pod: &Value) -> Usage {
         }
         usage.take(format!("requests.{name}"), amount);
     }
-    let mut limits: Resources = of_pod(pod, Amount::Limits);
+    let mut limits: Resources = held_by_pod(pod, Amount::Limits);
     limits.retain(|name, _| matches!(name.as_str(), "cpu" | "memory" | "ephemeral-storage"));
     let is_limited = |name: &Str| limits.get(name).is_some_and(|limit| !limit.is_zero());
     let overhead = overhead.into_iter().filter(|(name, _)| is_limited(name));
@@ -374,7 +374,11 @@ pub(super) fn spec(body: &[u8]) -> &[u8] {
 }
 
 /// The members of containers that count.
-const OF_CONTAINERS: [&str; 2] = ["resources", "restartPolicy"];
+const OF_CONTAINERS: [&str; 3] = ["name", "resources", "restartPolicy"];
+/// The members of the statuses of containers that count.
+const OF_CONTAINER_STATUSES: &[&str] = &["name", "resources", "allocatedResources"];
+/// The members of conditions that count.
+const OF_CONDITIONS: &[&str] = &["type", "reason"];
 /// The members of an object that count, with their own relevant members if those are few.
 const OF_METADATA: [&str; 3] = [
     "annotations",
@@ -397,7 +401,7 @@ fn relevant(body: &[u8]) -> Value {
         if key_is(name, "metadata") {
             tree.set(&["metadata"], only(value, &OF_METADATA));
         } else if key_is(name, "status") {
-            tree.set(&["status"], only(value, &OF_STATUS));
+            tree.set(&["status"], relevant_status(value));
         } else if key_is(name, "spec") {
             tree.set(&["spec"], relevant_spec(value));
         }
@@ -413,14 +417,33 @@ fn relevant_spec(spec: &[u8]) -> Value {
         };
         match text {
             "containers" | "initContainers" => {
-                let containers = items(value).map(|range| only(&value[range], &OF_CONTAINERS));
-                tree.set(&[text], containers.collect::<Vec<_>>());
+                tree.set(&[text], only_of_each(value, &OF_CONTAINERS));
             }
             "volumes" | "selector" | "tolerations" | "topologySpreadConstraints" => {}
             _ => tree.set(&[text], parsed(value)),
         }
     }
     tree
+}
+
+fn relevant_status(status: &[u8]) -> Value {
+    let mut tree = only(status, &OF_STATUS);
+    for (list, names) in [
+        ("containerStatuses", OF_CONTAINER_STATUSES),
+        ("initContainerStatuses", OF_CONTAINER_STATUSES),
+        ("conditions", OF_CONDITIONS),
+    ] {
+        if let Some(range) = find(status, &[list]) {
+            tree.set(&[list], only_of_each(&status[range], names));
+        }
+    }
+    tree
+}
+
+/// Returns the items of an array with only these members.
+fn only_of_each(array: &[u8], names: &[&str]) -> Vec<Value> {
+    let ranges = items(array);
+    ranges.map(|range| only(&array[range], names)).collect()
 }
 
 /// Returns the members of an object with these names.

@@ -139,6 +139,15 @@ fn pod(name: &str, milli: u64) -> Value {
     })
 }
 
+/// Returns what a node reports that has reserved this much for the container of a pod.
+fn reserving(milli: u64) -> Value {
+    let reserved = json!({"cpu": (format!("{milli}m"))});
+    json!({"status": {"containerStatuses": [{
+        "name": "c", "image": "i", "imageID": "", "ready": true, "restartCount": 0,
+        "allocatedResources": reserved
+    }]}})
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn writers_at_once_never_overshoot() {
     let site = Site::open().await;
@@ -386,6 +395,14 @@ impl Random {
     }
 }
 
+/// Returns thousandths of a processor as a quota shows them.
+fn processors(milli: u64) -> String {
+    match milli.is_multiple_of(1000) {
+        true => (milli / 1000).to_string(),
+        false => format!("{milli}m"),
+    }
+}
+
 #[tokio::test]
 async fn after_any_history_the_count_is_that_of_the_living_pods() {
     let seed = 0x5eed_1234_5678_9abc;
@@ -400,19 +417,19 @@ async fn after_any_history_the_count_is_that_of_the_living_pods() {
             .await
             .expect("it is new");
     }
-    // Name, thousandths of a processor, and whether the pod still runs.
-    let mut model: BTreeMap<String, (u64, bool)> = BTreeMap::new();
+    // The thousandths of a processor that the pod wants and that it holds, and whether it still runs.
+    let mut model: BTreeMap<String, (u64, u64, bool)> = BTreeMap::new();
     for step in 0..400 {
         let name = format!("p{}", random.below(20));
-        let running = || model.values().filter(|(_, runs)| *runs);
-        match random.below(3) {
+        let running = || model.values().filter(|(.., runs)| *runs);
+        match random.below(4) {
             0 => {
                 let milli = 100 + random.below(10) * 100;
-                let cpu: u64 = running().map(|(milli, _)| milli).sum();
+                let cpu: u64 = running().map(|(_, milli, _)| milli).sum();
                 let fits = running().count() < 9 && cpu + milli <= 6000 && model.len() < 15;
                 let made = site.create("pods", &pod(&name, milli)).await;
                 match (model.contains_key(&name), fits, made) {
-                    (false, true, Ok(_)) => drop(model.insert(name, (milli, true))),
+                    (false, true, Ok(_)) => drop(model.insert(name, (milli, milli, true))),
                     (false, false, Err(error)) if error.code == 403 => {}
                     (true, _, Err(_)) => {}
                     (_, _, made) => {
@@ -420,14 +437,20 @@ async fn after_any_history_the_count_is_that_of_the_living_pods() {
                     }
                 }
             }
-            1 => {
-                let done = json!({"status": {"phase": "Succeeded"}});
+            kind @ (1 | 2) => {
+                let milli = 100 + random.below(20) * 100;
+                let change = match kind {
+                    1 => json!({"status": {"phase": "Succeeded"}}),
+                    _ => reserving(milli),
+                };
                 let sent = site
-                    .send(Verb::Patch, "pods", (&name, "status"), &done)
+                    .send(Verb::Patch, "pods", (&name, "status"), &change)
                     .await;
                 assert_eq!(sent.is_ok(), model.contains_key(&name), "step {step}");
-                if let Some(pod) = model.get_mut(&name) {
-                    pod.1 = false;
+                match (kind, model.get_mut(&name)) {
+                    (1, Some((_, _, runs))) => *runs = false,
+                    (_, Some((wanted, held, _))) => *held = milli.max(*wanted),
+                    _ => {}
                 }
             }
             _ => {
@@ -437,15 +460,14 @@ async fn after_any_history_the_count_is_that_of_the_living_pods() {
                 assert_eq!(sent.is_ok(), model.remove(&name).is_some(), "step {step}");
             }
         }
-        let running = model.values().filter(|(_, runs)| *runs);
-        let cpu: u64 = running.clone().map(|(milli, _)| milli).sum();
-        let cpu = if cpu.is_multiple_of(1000) {
-            (cpu / 1000).to_string()
-        } else {
-            format!("{cpu}m")
-        };
+        let running = model.values().filter(|(.., runs)| *runs);
+        let cpu: u64 = running.clone().map(|(_, milli, _)| milli).sum();
         let used = site.used("all");
-        let wanted = [running.count().to_string(), cpu, model.len().to_string()];
+        let wanted = [
+            running.count().to_string(),
+            processors(cpu),
+            model.len().to_string(),
+        ];
         let shown = ["pods", "requests.cpu", "count/pods"].map(|name| used[name].clone());
         assert_eq!(shown, wanted, "step {step}");
         assert_eq!(site.used("burstable")["pods"], used["pods"], "step {step}");
