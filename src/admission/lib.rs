@@ -39,7 +39,7 @@ pub use pod_tolerations::TolerationSeconds;
 
 use polyplane_apimachinery::Value;
 use polyplane_plane::{Index, IndexId, Snapshot};
-use polyplane_registry::Admission;
+use polyplane_registry::{Admission, Kinds};
 use std::sync::Arc;
 
 /// The position of the index of usage among those that planes are opened with: behind those of all
@@ -58,8 +58,10 @@ pub fn indexes() -> Vec<Arc<dyn Index>> {
 
 /// Returns the status of a quota in a state of its plane: its limits, and what the objects of its
 /// namespace take at `now`, in seconds since 1970.
-pub fn quota_status(cut: &Snapshot, quota: &Value, now: i64) -> Value {
-    resource_quota::status(cut, usage(), quota, now)
+///
+/// The usage has only resources that something counts: objects of `kinds`, and what these take.
+pub fn quota_status(cut: &Snapshot, kinds: &Kinds, quota: &Value, now: i64) -> Value {
+    resource_quota::status(cut, usage(), kinds, (quota, now))
 }
 
 /// Returns the plug-ins of a server without a configuration of theirs. See [`configured`].

@@ -60,7 +60,7 @@ pub(crate) async fn count(
     let row = row.ok_or_else(|| ApiError::internal("quotas are not served"))?;
     for quota in cut.range(&QUOTAS.namespace(namespace), Start::First) {
         let mut present = tree(&kinds, &quota)?;
-        let mut status = quota_status(&cut, &present, now);
+        let mut status = quota_status(&cut, &kinds, &present, now);
         if !runs_here {
             status = raised(&present["status"], &status);
         }

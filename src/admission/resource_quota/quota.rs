@@ -1,6 +1,9 @@
 //! One quota: its limits, the objects that its scopes select, and what these take.
 
-use super::usage::{Kind, ONE, Signature, beginning, beginning_of_specs, spec, thousandths};
+use super::IGNORED;
+use super::usage::{
+    DEVICES, IMPLICIT, Kind, ONE, Signature, beginning, beginning_of_specs, spec, thousandths,
+};
 use crate::pod_resources::quantity;
 use bytes::Bytes;
 use polyplane_apimachinery::json::{Limits, parse};
@@ -8,6 +11,7 @@ use polyplane_apimachinery::quantity::{Format, Quantity};
 use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::{Str, Value};
 use polyplane_plane::{Claim, IndexId, IndexValues, Prefix, Snapshot, Start};
+use polyplane_registry::{Kinds, Resource, Scope as ResourceScope};
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
@@ -21,6 +25,26 @@ const STATED: [&str; 6] = [
     "requests.memory",
     "limits.cpu",
     "limits.memory",
+];
+
+/// The resources of pods whose names have no variable part.
+const OF_PODS: [&str; 11] = [
+    "count/pods",
+    "pods",
+    "cpu",
+    "memory",
+    "ephemeral-storage",
+    "requests.cpu",
+    "requests.memory",
+    "requests.ephemeral-storage",
+    "limits.cpu",
+    "limits.memory",
+    "limits.ephemeral-storage",
+];
+/// The ends of the resources of volume claims by storage class.
+const BY_CLASS: [&str; 2] = [
+    ".storageclass.storage.k8s.io/persistentvolumeclaims",
+    ".storageclass.storage.k8s.io/requests.storage",
 ];
 
 /// A quota, as its spec says.
@@ -142,26 +166,22 @@ impl Scope {
 
 impl Source {
     /// Returns the source of a resource that quotas limit, and the objects it belongs to: their
-    /// plural name and group, as in `kubectl`.
-    fn of(resource: &str) -> (Self, &str) {
-        const BY_CLASS: &str = ".storageclass.storage.k8s.io/";
+    /// plural name and group, as in `kubectl`. Quotas may have other names, which nothing counts.
+    fn of(resource: &str) -> Option<(Self, &str)> {
         let kind = match resource {
-            "count/pods" => Kind::Pods,
             "count/persistentvolumeclaims" | "persistentvolumeclaims" | "requests.storage" => {
                 Kind::Claims
             }
             "services.nodeports" | "services.loadbalancers" => Kind::Services,
             "configmaps" | "secrets" | "replicationcontrollers" | "resourcequotas" | "services" => {
-                return (Self::Objects, resource);
+                return Some((Self::Objects, resource));
             }
-            _ if resource.contains(BY_CLASS) => Kind::Claims,
-            _ if resource.ends_with(".deviceclass.resource.k8s.io/devices") => Kind::DeviceClaims,
-            _ => match resource.strip_prefix("count/") {
-                Some(objects) => return (Self::Objects, objects),
-                None => Kind::Pods,
-            },
+            _ if is_of_pods(resource) => Kind::Pods,
+            _ if BY_CLASS.iter().any(|suffix| resource.ends_with(suffix)) => Kind::Claims,
+            _ if resource.ends_with(DEVICES) => Kind::DeviceClaims,
+            _ => return Some((Self::Objects, resource.strip_prefix("count/")?)),
         };
-        (Self::Index(kind), kind.resource())
+        Some((Self::Index(kind), kind.resource()))
     }
 
     /// Returns a quantity as the number that is compared.
@@ -183,6 +203,21 @@ impl Source {
             Self::Index(_) => Quantity::from_milli(clamped(amount), hard.format()),
         }
     }
+}
+
+/// Returns whether pods are what takes a resource.
+fn is_of_pods(resource: &str) -> bool {
+    let name = resource.strip_prefix("requests.").unwrap_or(resource);
+    OF_PODS.contains(&resource) || name.starts_with("hugepages-") || is_extended(resource)
+}
+
+/// Returns whether a third party or a device class defines what is requested.
+fn is_extended(resource: &str) -> bool {
+    let name = resource.strip_prefix("requests.");
+    name.is_some_and(|name| {
+        let is_native = !name.contains('/') || name.contains("kubernetes.io/");
+        !is_native || name.starts_with(IMPLICIT)
+    })
 }
 
 impl Quota {
@@ -273,7 +308,7 @@ impl Quota {
         qualified: &str,
     ) -> impl Iterator<Item = (&Str, Source, &Quantity)> {
         self.hard.iter().filter_map(move |(resource, hard)| {
-            let (source, objects) = Source::of(resource);
+            let (source, objects) = Source::of(resource)?;
             (objects == qualified).then_some((resource, source, hard))
         })
     }
@@ -388,9 +423,27 @@ impl Total<'_> {
     }
 }
 
+/// Returns the kind of objects that have this plural name and group, if a quota can count them.
+fn counted<'a>(kinds: &'a Kinds, qualified: &str) -> Option<&'a Arc<Resource>> {
+    let is_counted = |row: &&Arc<Resource>| {
+        let verbs = ["create", "list", "watch", "delete"];
+        row.qualified == qualified
+            && row.scope == ResourceScope::Namespaced
+            && verbs.iter().all(|verb| row.allows(verb))
+    };
+    let mut rows = kinds.resources();
+    rows.find(is_counted)
+        .filter(|_| !IGNORED.contains(&qualified))
+}
+
 /// Returns the status of a quota: its limits, and what the objects of its namespace take at `now`,
-/// in seconds since 1970.
-pub(crate) fn status(cut: &Snapshot, index: IndexId, quota: &Value, now: i64) -> Value {
+/// in seconds since 1970. Limits on what nothing counts have no usage.
+pub(crate) fn status(
+    cut: &Snapshot,
+    index: IndexId,
+    kinds: &Kinds,
+    (quota, now): (&Value, i64),
+) -> Value {
     let metadata = &quota["metadata"];
     let parsed = Quota::new(metadata.str_at(&["name"]), &quota["spec"], Bytes::new());
     let total = Total {
@@ -401,9 +454,13 @@ pub(crate) fn status(cut: &Snapshot, index: IndexId, quota: &Value, now: i64) ->
     };
     let mut used = Value::object();
     for (resource, hard) in &parsed.hard {
-        let (source, objects) = Source::of(resource);
-        let (plural, group) = objects.split_once('.').unwrap_or((objects, ""));
-        let amount = total.of(&parsed, &source, resource, (group, plural));
+        let source = Source::of(resource);
+        let row = source.and_then(|(_, objects)| counted(kinds, objects));
+        let (Some((source, _)), Some(row)) = (source, row) else {
+            continue;
+        };
+        let storage = (row.storage.group.as_str(), row.storage.resource.as_str());
+        let amount = total.of(&parsed, &source, resource, storage);
         used.set(&[resource], source.shown(amount, hard).to_string());
     }
     let mut status = Value::object();

@@ -17,6 +17,10 @@ use std::collections::BTreeMap;
 pub(super) const ONE: i64 = 1000;
 /// The devices that a request for all devices counts as: as many as a claim can get.
 const ALL_DEVICES: i64 = 32;
+/// What follows the name of a device class in the name of the resource for its devices.
+pub(super) const DEVICES: &str = ".deviceclass.resource.k8s.io/devices";
+/// What precedes the name of a device class in the extended resource that each class has.
+pub(super) const IMPLICIT: &str = "deviceclass.resource.kubernetes.io/";
 /// The kind letter of the rows that have the specs of quotas.
 const SPECS: u8 = b'Q';
 
@@ -285,7 +289,7 @@ fn of_device_claims(claim: &Value) -> Usage {
             "All" => ALL_DEVICES,
             _ => 0,
         };
-        let resource = format!("{class}.deviceclass.resource.k8s.io/devices");
+        let resource = format!("{class}{DEVICES}");
         (Str::from(resource), count.saturating_mul(ONE))
     };
     for request in claim.items_at(&["spec", "devices", "requests"]) {

@@ -123,7 +123,7 @@ impl Site {
         let key = Key::new("", "resourcequotas", Some("ns"), quota);
         let object = cut.get(&key).expect("the quota exists");
         let tree = parse(&object.body(), &Limits::default()).expect("JSON");
-        let status = quota_status(&cut, &tree.value, 1_700_000_000);
+        let status = quota_status(&cut, &self.tenant.kinds(), &tree.value, 1_700_000_000);
         let used = status["used"].as_object().expect("it is an object");
         let text = |value: &Value| value.as_str().unwrap_or("").to_owned();
         used.iter()
@@ -185,6 +185,38 @@ async fn writers_at_once_never_overshoot() {
     let used = site.used("q");
     assert_eq!(used["count/configmaps"], "10");
     assert_eq!(used["requests.cpu"], "1");
+}
+
+#[tokio::test]
+async fn only_what_something_counts_is_shown_as_used() {
+    let site = Site::open().await;
+    let hard = json!({
+        "foo.com/bar": "1",
+        "count/widgets.example.com": "1",
+        "count/events": "1",
+        "count/nodes": "1",
+        "count/deployments.apps": "1",
+        "fast.storageclass.storage.k8s.io/other": "1",
+        "fast.storageclass.storage.k8s.io/requests.storage": "1",
+        "hugepages-2Mi": "1",
+        "requests.example.com/gpu": "1",
+        "requests.foo.kubernetes.io/bar": "1",
+        "secrets": "1"
+    });
+    let quota = json!({"metadata": {"name": "q"}, "spec": {"hard": hard}});
+    site.create("resourcequotas", &quota)
+        .await
+        .expect("it is new");
+    let used = site.used("q");
+    let shown: Vec<&str> = used.keys().map(String::as_str).collect();
+    let counted = [
+        "count/deployments.apps",
+        "fast.storageclass.storage.k8s.io/requests.storage",
+        "hugepages-2Mi",
+        "requests.example.com/gpu",
+        "secrets",
+    ];
+    assert_eq!(shown, counted);
 }
 
 #[tokio::test]
