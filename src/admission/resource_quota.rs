@@ -7,6 +7,7 @@
 //! A configuration can limit resources ([`LimitedResources`]): a write that takes them, and is covered by no
 //! quota, is refused. One that a quota covers claims that this quota stays.
 
+mod extended;
 mod limited;
 mod quota;
 #[cfg(test)]
@@ -88,7 +89,13 @@ impl Admission for ResourceQuota {
         if quotas.is_empty() && self.limited.is_empty() {
             return Ok(claims);
         }
-        let write = Write::new(what, object);
+        let total = Total {
+            index: self.index,
+            cut: what.cut,
+            namespace,
+            now: what.now,
+        };
+        let write = Write::new(what, object, &total);
         let pertinent = quotas.iter().filter(|quota| write.is_counted_by(quota));
         let pertinent: Vec<&Quota> = pertinent.collect();
         for quota in &pertinent {
@@ -110,7 +117,7 @@ impl Admission for ResourceQuota {
             return Ok(claims);
         }
         for quota in pertinent {
-            self.check(what, &write, quota, &mut claims)?;
+            check(what, &write, (quota, &total), &mut claims)?;
         }
         Ok(claims)
     }
@@ -144,11 +151,14 @@ struct Write<'a> {
 }
 
 impl<'a> Write<'a> {
-    fn new(what: &Attributes<'a>, object: &'a Value) -> Self {
+    fn new(what: &Attributes<'a>, object: &'a Value, total: &Total<'_>) -> Self {
         let kind = Kind::of_resource(&what.call.row.qualified);
-        let usage = |object: &Value| match kind {
-            Some(kind) => Usage::of(kind, object),
-            None => Usage::default(),
+        let usage = |object: &Value| {
+            let mut usage = kind.map_or_else(Usage::default, |kind| Usage::of(kind, object));
+            if kind == Some(Kind::DeviceClaims) {
+                total.add_extended(object, &mut usage);
+            }
+            usage
         };
         Self {
             object,
@@ -209,7 +219,8 @@ impl<'a> Write<'a> {
 
     /// Returns the amount of a resource that the write adds to what a quota counts.
     fn adds(&self, quota: &Quota, source: &Source, resource: &str) -> i128 {
-        let Source::Index(kind) = source else {
+        let kind = self.kind.filter(|_| *source != Source::Objects);
+        let Some(kind) = kind else {
             let is_new = self.old.is_none();
             return i128::from(is_new);
         };
@@ -217,7 +228,7 @@ impl<'a> Write<'a> {
         let before = self
             .old
             .as_ref()
-            .filter(|old| quota.matches(*kind, &old.signature));
+            .filter(|old| quota.matches(kind, &old.signature));
         let before = before.map_or(0, amount);
         i128::from(amount(&self.new)) - i128::from(before)
     }
@@ -231,51 +242,53 @@ impl ResourceQuota {
         let write = (what.operation, what.call.subresource(), kind);
         !self.limited.is_empty() && write == (Operation::Update, "status", Some(Kind::Claims))
     }
+}
 
-    /// Refuses a write that does not fit into a quota, and claims the room that it needs.
-    fn check(
-        &self,
-        what: &Attributes<'_>,
-        write: &Write<'_>,
-        quota: &Quota,
-        claims: &mut Vec<Claim>,
-    ) -> Result<(), ApiError> {
-        let row = what.call.row;
-        let name = &quota.name;
-        let total = Total {
-            index: self.index,
-            cut: what.cut,
-            namespace: what.call.namespace(),
-            now: what.now,
-        };
-        let mut exceeded = [Vec::new(), Vec::new(), Vec::new()];
-        for (resource, source, hard) in quota.limits_on(&row.qualified) {
-            let adds = write.adds(quota, &source, resource);
-            if adds <= 0 {
-                continue;
-            }
-            let storage = (row.storage.group.as_str(), row.storage.resource.as_str());
-            let used = total.of(quota, &source, resource, storage);
-            let limit = source.amount(hard);
-            if used + adds > limit {
-                let shown = [
-                    source.shown(adds, hard),
-                    source.shown(used, hard),
-                    hard.clone(),
-                ];
-                for (list, quantity) in exceeded.iter_mut().zip(shown) {
-                    list.push(format!("{resource}={quantity}"));
-                }
-            }
-            claims.push(total.claim(quota, &source, resource, (storage, adds, limit)));
-        }
-        let [requested, used, limited] = exceeded.map(|list| list.join(","));
-        if requested.is_empty() {
-            return Ok(());
-        }
-        let why = format!(
-            "exceeded quota: {name}, requested: {requested}, used: {used}, limited: {limited}"
-        );
-        Err(what.forbidden(Some(write.object), why))
+/// Refuses a write that does not fit into a quota, and claims the room that it needs.
+fn check(
+    what: &Attributes<'_>,
+    write: &Write<'_>,
+    (quota, total): (&Quota, &Total<'_>),
+    claims: &mut Vec<Claim>,
+) -> Result<(), ApiError> {
+    let row = what.call.row;
+    let name = &quota.name;
+    if write.kind == Some(Kind::DeviceClaims) {
+        claims.extend(total.owner_stays(write.object));
     }
+    let mut exceeded = [Vec::new(), Vec::new(), Vec::new()];
+    for (resource, source, hard) in quota.limits_on(&row.qualified) {
+        let adds = write.adds(quota, &source, resource);
+        if adds <= 0 {
+            continue;
+        }
+        let storage = (row.storage.group.as_str(), row.storage.resource.as_str());
+        let limit = source.amount(hard);
+        let mut used = total.of(quota, &source, resource, storage);
+        let mut room = limit;
+        if used + adds > limit {
+            let (twice, rests_on) = total.counted_twice(quota, source, resource);
+            claims.extend(rests_on);
+            used -= twice;
+            room += twice;
+        }
+        if used + adds > limit {
+            let shown = [
+                source.shown(adds, hard),
+                source.shown(used, hard),
+                hard.clone(),
+            ];
+            for (list, quantity) in exceeded.iter_mut().zip(shown) {
+                list.push(format!("{resource}={quantity}"));
+            }
+        }
+        claims.push(total.claim(quota, &source, resource, (storage, adds, room)));
+    }
+    let [requested, used, limited] = exceeded.map(|list| list.join(","));
+    if requested.is_empty() {
+        return Ok(());
+    }
+    let why =
+        format!("exceeded quota: {name}, requested: {requested}, used: {used}, limited: {limited}");
+    Err(what.forbidden(Some(write.object), why))
 }

@@ -1,6 +1,7 @@
 //! One quota: its limits, the objects that its scopes select, and what these take.
 
 use super::IGNORED;
+use super::extended::classes;
 use super::usage::{
     DEVICES, IMPLICIT, Kind, ONE, Signature, beginning, beginning_of_specs, spec, thousandths,
 };
@@ -61,6 +62,8 @@ pub(super) struct Quota {
 pub(super) enum Source {
     /// In the index.
     Index(Kind),
+    /// In the index, for pods and for the claims to devices that count as the same resource.
+    Extended,
     /// By the number of objects.
     Objects,
 }
@@ -166,7 +169,8 @@ impl Scope {
 
 impl Source {
     /// Returns the source of a resource that quotas limit, and the objects it belongs to: their
-    /// plural name and group, as in `kubectl`. Quotas may have other names, which nothing counts.
+    /// plural name and group, as in `kubectl`; claims can take extended resources too. Quotas may
+    /// have other names, which nothing counts.
     fn of(resource: &str) -> Option<(Self, &str)> {
         let kind = match resource {
             "count/persistentvolumeclaims" | "persistentvolumeclaims" | "requests.storage" => {
@@ -175,6 +179,9 @@ impl Source {
             "services.nodeports" | "services.loadbalancers" => Kind::Services,
             "configmaps" | "secrets" | "replicationcontrollers" | "resourcequotas" | "services" => {
                 return Some((Self::Objects, resource));
+            }
+            _ if is_extended(resource) => {
+                return Some((Self::Extended, Kind::Pods.resource()));
             }
             _ if is_of_pods(resource) => Kind::Pods,
             _ if BY_CLASS.iter().any(|suffix| resource.ends_with(suffix)) => Kind::Claims,
@@ -187,7 +194,7 @@ impl Source {
     /// Returns a quantity as the number that is compared.
     pub(super) fn amount(self, quantity: &Quantity) -> i128 {
         match self {
-            Self::Index(_) => i128::from(thousandths(quantity)),
+            Self::Index(_) | Self::Extended => i128::from(thousandths(quantity)),
             Self::Objects => i128::from(quantity.value()),
         }
     }
@@ -197,18 +204,18 @@ impl Source {
         let clamped = |amount: i128| i64::try_from(amount).unwrap_or(i64::MAX);
         match self {
             Self::Objects => Quantity::new(clamped(amount), Format::DecimalSi),
-            Self::Index(_) if amount % i128::from(ONE) == 0 => {
+            Self::Index(_) | Self::Extended if amount % i128::from(ONE) == 0 => {
                 Quantity::new(clamped(amount / i128::from(ONE)), hard.format())
             }
-            Self::Index(_) => Quantity::from_milli(clamped(amount), hard.format()),
+            Self::Index(_) | Self::Extended => Quantity::from_milli(clamped(amount), hard.format()),
         }
     }
 }
 
-/// Returns whether pods are what takes a resource.
+/// Returns whether only pods take a resource.
 fn is_of_pods(resource: &str) -> bool {
     let name = resource.strip_prefix("requests.").unwrap_or(resource);
-    OF_PODS.contains(&resource) || name.starts_with("hugepages-") || is_extended(resource)
+    OF_PODS.contains(&resource) || name.starts_with("hugepages-")
 }
 
 /// Returns whether a third party or a device class defines what is requested.
@@ -309,7 +316,9 @@ impl Quota {
     ) -> impl Iterator<Item = (&Str, Source, &Quantity)> {
         self.hard.iter().filter_map(move |(resource, hard)| {
             let (source, objects) = Source::of(resource)?;
-            (objects == qualified).then_some((resource, source, hard))
+            let is_claimed =
+                source == Source::Extended && qualified == Kind::DeviceClaims.resource();
+            (objects == qualified || is_claimed).then_some((resource, source, hard))
         })
     }
 
@@ -368,18 +377,43 @@ impl Total<'_> {
                 let Some(signature) = Signature::decode(signature) else {
                     return false;
                 };
-                let has_ended = is_living && signature.ends != 0 && signature.ends < now;
+                let has_ended = is_living && signature.has_ended(now);
                 !has_ended && scopes.iter().all(|scope| scope.selects(kind, &signature))
             },
         )
+    }
+
+    /// Returns the values of the index with what pods and claims take of an extended resource.
+    fn extended_values(&self, quota: &Quota, resource: &str) -> IndexValues {
+        let classes = classes(self.cut, resource);
+        if classes.is_empty() || !quota.has_no_scopes() {
+            return self.values(quota, Kind::Pods, resource);
+        }
+        // The values of pods and of claims have only the namespace in common.
+        let common = self.namespace.len() + 1;
+        let rest =
+            |kind, resource: &str| beginning(self.namespace, kind, resource)[common..].to_vec();
+        let of_pods = rest(Kind::Pods, resource);
+        let of_claims = classes.iter();
+        let of_claims =
+            of_claims.map(|class| rest(Kind::DeviceClaims, &format!("{class}{DEVICES}")));
+        let of_claims: Vec<Vec<u8>> = of_claims.collect();
+        let now = self.now;
+        let namespace = beginning(self.namespace, Kind::Pods, "")[..common].to_vec();
+        IndexValues::selected(namespace, move |rest: &[u8]| {
+            let of_pod = rest.strip_prefix(of_pods.as_slice());
+            let of_pod = of_pod.and_then(Signature::decode);
+            of_pod.is_some_and(|signature| !signature.has_ended(now))
+                || of_claims.iter().any(|claims| rest.starts_with(claims))
+        })
     }
 
     fn objects(&self, (group, resource): (&str, &str)) -> Prefix {
         Prefix::namespaced(group, resource, self.namespace)
     }
 
-    /// Returns what the objects that a quota counts take of a resource. `storage` is where objects
-    /// are stored that are counted by number.
+    /// Returns what the objects that a quota counts take of a resource, including what counts twice.
+    /// `storage` is where objects are stored that are counted by number.
     pub(super) fn of(
         &self,
         quota: &Quota,
@@ -390,6 +424,10 @@ impl Total<'_> {
         match source {
             Source::Index(kind) => {
                 let values = self.values(quota, *kind, resource);
+                self.cut.index_total(self.index, &values)
+            }
+            Source::Extended => {
+                let values = self.extended_values(quota, resource);
                 self.cut.index_total(self.index, &values)
             }
             Source::Objects if !quota.has_no_scopes() => 0,
@@ -408,17 +446,21 @@ impl Total<'_> {
         resource: &str,
         (storage, add, max): ((&str, &str), i128, i128),
     ) -> Claim {
-        match source {
-            Source::Index(kind) => Claim::Room {
-                index: self.index,
-                values: self.values(quota, *kind, resource),
-                add,
-                max,
-            },
-            Source::Objects => Claim::Below {
-                prefix: self.objects(storage),
-                count: u64::try_from(max).unwrap_or(0),
-            },
+        let values = match source {
+            Source::Index(kind) => self.values(quota, *kind, resource),
+            Source::Extended => self.extended_values(quota, resource),
+            Source::Objects => {
+                return Claim::Below {
+                    prefix: self.objects(storage),
+                    count: u64::try_from(max).unwrap_or(0),
+                };
+            }
+        };
+        Claim::Room {
+            index: self.index,
+            values,
+            add,
+            max,
         }
     }
 }
@@ -461,7 +503,8 @@ pub(crate) fn status(
         };
         let storage = (row.storage.group.as_str(), row.storage.resource.as_str());
         let amount = total.of(&parsed, &source, resource, storage);
-        used.set(&[resource], source.shown(amount, hard).to_string());
+        let (twice, _) = total.counted_twice(&parsed, source, resource);
+        used.set(&[resource], source.shown(amount - twice, hard).to_string());
     }
     let mut status = Value::object();
     status.set(&["hard"], quota["spec"]["hard"].clone());

@@ -3,6 +3,7 @@
 //! A row's value is `namespace 0 kind resource 0 signature`. Amounts are thousandths, so that parts
 //! of a processor are whole numbers. The signature has what the scopes of quotas select by.
 
+use super::extended::{MADE_FOR_POD, pod_of};
 use crate::pod_resources::{Amount, Resources, add, held_by_pod, quantity, resources};
 use crate::storage_class::CLASS_ANNOTATION;
 use polyplane_apimachinery::json::scan::{find, items, key_is, members};
@@ -23,6 +24,8 @@ pub(super) const DEVICES: &str = ".deviceclass.resource.k8s.io/devices";
 pub(super) const IMPLICIT: &str = "deviceclass.resource.kubernetes.io/";
 /// The kind letter of the rows that have the specs of quotas.
 const SPECS: u8 = b'Q';
+/// The kind letter of the rows that name the claims which were made for pods.
+const MADE: u8 = b'M';
 
 /// The kinds of which quotas count more than objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +97,11 @@ impl Signature {
         }
     }
 
+    /// Returns whether the object takes nothing any more at `now`, in seconds since 1970.
+    pub(super) fn has_ended(&self, now: i64) -> bool {
+        self.ends != 0 && self.ends < now
+    }
+
     /// Returns the signature at the end of a row's value.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let (flags, rest) = bytes.split_first()?;
@@ -137,7 +145,7 @@ impl Usage {
         }
     }
 
-    fn take(&mut self, resource: impl Into<Str>, amount: i64) {
+    pub(super) fn take(&mut self, resource: impl Into<Str>, amount: i64) {
         let total = self.amounts.entry(resource.into()).or_default();
         *total = total.saturating_add(amount);
     }
@@ -323,6 +331,11 @@ pub(super) fn beginning_of_specs(namespace: &str) -> Vec<u8> {
     beginning_of(namespace, SPECS)
 }
 
+/// Returns the beginning of the rows that name the claims which were made for pods.
+pub(super) fn beginning_of_made(namespace: &str) -> Vec<u8> {
+    beginning_of(namespace, MADE)
+}
+
 fn beginning_of(namespace: &str, letter: u8) -> Vec<u8> {
     let mut value = Vec::with_capacity(namespace.len() + 64);
     value.extend_from_slice(namespace.as_bytes());
@@ -359,17 +372,29 @@ impl Index for UsageIndex {
             return Vec::new();
         };
         let usage = Usage::of(kind, &relevant(body));
-        let rows = usage.amounts.iter().filter(|(_, amount)| **amount != 0);
-        rows.map(|(resource, amount)| {
+        let taken = usage.amounts.iter().filter(|(_, amount)| **amount != 0);
+        let rows = taken.map(|(resource, amount)| {
             let mut value = beginning(namespace, kind, resource);
             usage.signature.encode(&mut value);
             IndexRow {
                 value: value.into(),
                 amount: *amount,
             }
-        })
-        .collect()
+        });
+        let made = (kind == Kind::DeviceClaims && is_made_for_pod(body)).then(|| {
+            let mut value = beginning_of_made(namespace);
+            value.extend_from_slice(key.name().as_bytes());
+            let value = value.into();
+            IndexRow { value, amount: 1 }
+        });
+        rows.chain(made).collect()
     }
+}
+
+/// Returns whether a claim was made for what a pod requests.
+fn is_made_for_pod(claim: &[u8]) -> bool {
+    let is_marked = find(claim, &["metadata", "annotations", MADE_FOR_POD]).is_some();
+    is_marked && pod_of(&parsed(claim)).is_some()
 }
 
 /// Returns the bytes of an object's spec.

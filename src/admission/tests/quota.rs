@@ -1,5 +1,8 @@
 //! Quotas in a plane in memory: writers at once, and histories against a model.
 
+#[path = "quota/devices.rs"]
+mod devices;
+
 use bytes::Bytes;
 use polyplane_admission::{AdmissionConfig, configured, indexes, quota_status};
 use polyplane_apimachinery::json::{Limits, parse, to_vec};
@@ -78,12 +81,14 @@ impl Site {
         body: &Value,
     ) -> Result<Value, ApiError> {
         let some = |text: &str| (!text.is_empty()).then(|| Str::from(text));
+        let (resource, group) = resource.split_once('.').unwrap_or((resource, ""));
+        let is_namespaced = !["namespaces", "deviceclasses"].contains(&resource);
         let request = ResourceRequest {
             verb,
-            group: Str::default(),
+            group: group.into(),
             version: "v1".into(),
             resource: resource.into(),
-            namespace: (resource != "namespaces").then(|| "ns".into()),
+            namespace: is_namespaced.then(|| "ns".into()),
             name: some(name),
             subresource: some(subresource),
             query: Vec::new(),
