@@ -71,6 +71,12 @@ pub(crate) fn of_pod_stating(
 /// the node cannot follow it. The overhead of the pod's runtime is not included.
 pub(crate) fn held_by_pod(pod: &Value, amount: Amount) -> Resources {
     let is_infeasible = is_resize_infeasible(pod);
+    let lists = ["containerStatuses", "initContainerStatuses"];
+    let is_reported = |list: &str| !pod.items_at(&["status", list]).is_empty();
+    // New pods are many, and their usage is computed inside the sequencer.
+    if !is_infeasible && !lists.into_iter().any(is_reported) {
+        return of_pod(pod, amount);
+    }
     let wanted = |container: &Value| resources(&container["resources"][amount.field()]);
     let reported = |container: &Value, lists: &[&[&str]]| {
         let status = status_of(pod, container);
