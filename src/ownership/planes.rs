@@ -452,15 +452,6 @@ impl Planes {
         }
         Ok(slot)
     }
-
-    /// Ends the service: every plane is closed and its fence released in bulk, so that the next
-    /// holder need not wait, and the member key is removed. The store stays open.
-    pub async fn close(&self) {
-        self.closing.cancel();
-        let slots = self.slots();
-        self.release_all(slots).await;
-        self.ring.leave().await;
-    }
 }
 
 /// Methods for the other files of this crate.

@@ -248,8 +248,10 @@ impl Replica {
         self.stop.cancel();
         tasks.close();
         let closing = async {
-            self.shared.reconcilers.stop().await;
-            self.directory.planes.close().await;
+            // At the same time, because a reconcile may wait for longer than `close`. What it still
+            // asks for finds its plane moved.
+            let planes = self.directory.planes.close_within(close / 2);
+            tokio::join!(self.shared.reconcilers.stop(), planes);
             tasks.wait().await;
         };
         if tokio::time::timeout(close, closing).await.is_err() {

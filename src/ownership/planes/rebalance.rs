@@ -193,10 +193,13 @@ impl Planes {
                 if !held.iter().any(|slot| slot.fence.holds()) {
                     return true;
                 }
-                if self.is_last() && self.store_takes_writes() {
+                if self.is_last()
+                    && self.store_takes_writes()
+                    && let Some(planes) = self.shared()
+                {
                     // No member is left that accepts planes.
-                    self.release_all(held).await;
-                    return true;
+                    let release = async move { planes.release_all(held).await };
+                    return release_by(deadline, release).await;
                 }
             }
             let looked = Instant::now() + DRAIN_LOOK_EVERY;
@@ -251,12 +254,20 @@ impl Planes {
         if let Some(planes) = self.shared()
             && !misplaced.is_empty()
         {
-            // On a task of its own, so that a release which has begun is finished even after the
-            // deadline.
-            let released = tokio::spawn(async move { planes.put_to_sleep(misplaced).await });
-            let _ = tokio::time::timeout_at(deadline, released).await;
+            release_by(
+                deadline,
+                async move { planes.put_to_sleep(misplaced).await },
+            )
+            .await;
         }
     }
+}
+
+/// Waits for a release until the deadline. Returns whether it ended by then. It runs on a task of its
+/// own, so that a release which has begun is finished even after the deadline.
+async fn release_by(deadline: Instant, release: impl Future<Output = ()> + Send + 'static) -> bool {
+    let released = tokio::time::timeout_at(deadline, tokio::spawn(release)).await;
+    matches!(released, Ok(Ok(())))
 }
 
 /// The upkeep of the store that the root's owner does from time to time.

@@ -3,24 +3,20 @@
 //! outcome, are decided by the fence's machine.
 
 use crate::peers::{PeerMessage, PeerReply, PeerRequest};
-use crate::planes::fence_driver::Sending;
 use crate::planes::plane_slot::{AwakePlane, PlaneSlot};
 use crate::planes::{Planes, ROOT};
-use crate::transactions::{refusal, revision, stored};
-use bytes::Bytes;
-use polyplane_fencing::{Action, Epoch, Event, Outcome, Revision as FenceRevision, Streaming};
+use crate::transactions::{revision, stored};
+use polyplane_fencing::{Action, Epoch, Event, Revision as FenceRevision, Streaming};
 use polyplane_plane::{Ended, ExportError, PauseError, Plane};
 use polyplane_ring::Member;
-use polyplane_storage::{Backoff, CommitError, Committed, Compare, KeyValue, Revision, Txn};
+use polyplane_storage::{Backoff, Revision};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 
-/// Number of fences in one bulk release. Each needs one compare and one operation, and the member
-/// key one compare more; etcd accepts 128 of each in a transaction.
-const BULK_MAX: usize = 100;
+mod bulk;
+
 /// The longest time that a plane may take to settle its commits in flight. After it the hand-off or
 /// the deletion is called off, and may be tried again later.
 pub(crate) const PAUSE_PATIENCE: Duration = Duration::from_secs(5);
@@ -309,8 +305,8 @@ impl Planes {
     }
 
     /// Puts planes to sleep that were not used for the idle time, have no watcher, no work and are not being
-    /// resealed, or that are suspended. Drops log events that are too old. One timer calls this for all
-    /// planes together.
+    /// resealed, or that are suspended. Releases fences that failed wakes have left behind. Drops log
+    /// events that are too old. One timer calls this for all planes together.
     pub async fn sweep(&self, has_work: &(dyn Fn(&Arc<Plane>) -> bool + Sync)) {
         self.streamed_states().sweep();
         let idle = self.options().idle.as_secs();
@@ -318,11 +314,19 @@ impl Planes {
         let takes_writes = self.store_takes_writes();
         let mut sleepy = Vec::new();
         for slot in self.slots() {
+            let unused = now.saturating_sub(slot.used()) >= idle;
             let Some(awake) = slot.awake() else {
+                // A wake that acquired the fence and could not load the plane has left it.
+                let is_left = takes_writes && slot.birth.id != ROOT && slot.fence.holds();
+                if is_left
+                    && (unused || self.is_suspended(&slot.birth.id))
+                    && let Some(busy) = slot.try_busy()
+                {
+                    sleepy.push((slot, busy));
+                }
                 continue;
             };
             awake.plane.sweep_log();
-            let unused = now.saturating_sub(slot.used()) >= idle;
             let stats = awake.plane.stats();
             // A store that refuses writes would refuse the release too.
             let parts = takes_writes && slot.birth.id != ROOT && awake.plane.read_only().is_none();
@@ -339,157 +343,6 @@ impl Planes {
         let slept = self.release_many(sleepy, Ended::Closed).await;
         self.metrics().released(slept);
     }
-
-    /// Closes and releases these planes, except those that a task works on.
-    pub(crate) async fn put_to_sleep(&self, slots: Vec<Arc<PlaneSlot>>) {
-        let idle = slots.into_iter().filter_map(|slot| {
-            let busy = slot.try_busy()?;
-            Some((slot, busy))
-        });
-        let slept = self.release_many(idle.collect(), Ended::Closed).await;
-        self.metrics().released(slept);
-    }
-
-    /// Closes and releases these planes, including those that a task works on.
-    pub(crate) async fn release_all(&self, slots: Vec<Arc<PlaneSlot>>) {
-        let (mut roots, mut tenants) = (Vec::new(), Vec::new());
-        for slot in slots {
-            let busy = slot.busy().await;
-            match slot.birth.id == ROOT {
-                true => roots.push((slot, busy)),
-                false => tenants.push((slot, busy)),
-            }
-        }
-        for group in [tenants, roots] {
-            let slots: Vec<Arc<PlaneSlot>> =
-                group.iter().map(|(slot, _)| Arc::clone(slot)).collect();
-            self.release_many(group, Ended::Closed).await;
-            for slot in slots {
-                // The store refused the plane's release, but this replica ends nevertheless.
-                if let Some(kept) = slot.take_awake() {
-                    slot.fence.abandon();
-                    kept.plane.end(Ended::Closed);
-                }
-            }
-        }
-    }
-
-    /// Releases the fences of planes, many in one transaction, and ends the planes in memory. A
-    /// plane whose release the store refuses continues. Returns the number of released planes.
-    pub(crate) async fn release_many(
-        &self,
-        slots: Vec<(Arc<PlaneSlot>, OwnedMutexGuard<()>)>,
-        ended: Ended,
-    ) -> usize {
-        let deadline = Instant::now() + PAUSE_PATIENCE;
-        let mut releasing = Vec::new();
-        for (slot, busy) in slots {
-            let awake = slot.awake();
-            if !self.pause_at_head(&slot, awake.as_ref(), deadline).await {
-                continue;
-            }
-            let actions = slot.fence.step(Event::HandOff {
-                successor: None,
-                streaming: Streaming::Nothing,
-            });
-            match next_release_step(&slot, actions) {
-                ReleaseStep::Send(sending) => releasing.push(Releasing {
-                    slot,
-                    busy,
-                    sending,
-                }),
-                ReleaseStep::CalledOff => resume(&slot),
-                ReleaseStep::Done => end_in_memory(&slot, ended),
-            }
-        }
-        let mut released = 0;
-        while !releasing.is_empty() {
-            let rest = releasing.split_off(releasing.len().min(BULK_MAX));
-            released += self.release_bulk(releasing, ended).await;
-            releasing = rest;
-        }
-        released
-    }
-
-    /// Sends the releases of up to [`BULK_MAX`] planes in one transaction, and again until each has
-    /// a final reply or the time is over.
-    async fn release_bulk(&self, mut releasing: Vec<Releasing>, ended: Ended) -> usize {
-        let deadline = Instant::now() + FINAL_REPLY_PATIENCE;
-        let mut backoff = Backoff::default();
-        let mut released = 0;
-        while !releasing.is_empty() {
-            let txn = bulk_txn(&releasing);
-            let compares = txn.compares.clone();
-            let result = self.store().commit(txn).await;
-            let before = releasing.len();
-            let late = Instant::now() >= deadline;
-            let outcomes = outcomes(&releasing, &compares, &result).await;
-            let (done, again) = sort_outcomes(releasing, outcomes);
-            for releasing in done {
-                released += 1;
-                end_in_memory(&releasing.slot, ended);
-                tracing::debug!(plane = releasing.slot.birth.id, "a plane fell asleep");
-                drop(releasing.busy);
-                self.drop_if_idle(&releasing.slot);
-            }
-            if late || self.ring().stopped().is_cancelled() {
-                for releasing in again {
-                    end_in_memory(&releasing.slot, ended);
-                    releasing.slot.fence.abandon();
-                    drop(releasing.busy);
-                    self.drop_if_idle(&releasing.slot);
-                }
-                return released;
-            }
-            if again.len() == before {
-                backoff.wait().await;
-            }
-            releasing = again;
-        }
-        released
-    }
-}
-
-/// A plane whose release has no final reply yet.
-struct Releasing {
-    slot: Arc<PlaneSlot>,
-    busy: OwnedMutexGuard<()>,
-    /// The transaction that is sent next.
-    sending: Sending,
-}
-
-/// The next step of a release.
-enum ReleaseStep {
-    /// Send this transaction.
-    Send(Sending),
-    /// The fence is released, or another replica holds it.
-    Done,
-    /// The plane is not released: its tenure continues.
-    CalledOff,
-}
-
-fn next_release_step(slot: &PlaneSlot, actions: Vec<Action>) -> ReleaseStep {
-    for action in actions {
-        match action {
-            Action::Transact {
-                attempt,
-                transaction,
-            } => return ReleaseStep::Send(slot.fence.sending(attempt, &transaction)),
-            Action::OpenTenure { .. } | Action::ResumeAccepting | Action::NotYet { .. } => {
-                return ReleaseStep::CalledOff;
-            }
-            Action::ReadFence
-            | Action::EndTenure { .. }
-            | Action::Settle { .. }
-            | Action::StopAccepting
-            | Action::Stream { .. }
-            | Action::Released { .. }
-            | Action::RemoveRange { .. }
-            | Action::AskHolder(_)
-            | Action::NotTaken(_) => {}
-        }
-    }
-    ReleaseStep::Done
 }
 
 /// Ends the plane in memory, if there is one, even if a task that panicked during a release has
@@ -507,83 +360,4 @@ pub(crate) fn resume(slot: &PlaneSlot) {
     if let Some(awake) = slot.awake() {
         awake.plane.resume();
     }
-}
-
-/// Returns the releases of many planes as one transaction. Compares that planes share, such as that
-/// of the member key, occur in it once.
-fn bulk_txn(releasing: &[Releasing]) -> Txn {
-    let mut txn = Txn::default();
-    for releasing in releasing {
-        for compare in &releasing.sending.txn.compares {
-            if !txn.compares.contains(compare) {
-                txn.compares.push(compare.clone());
-            }
-        }
-        txn.ops.extend(releasing.sending.txn.ops.iter().cloned());
-    }
-    txn
-}
-
-/// Returns what became of each plane's part of a transaction; `None` if the transaction was refused
-/// because of other planes alone.
-async fn outcomes(
-    releasing: &[Releasing],
-    compares: &[Compare],
-    result: &Result<Committed, CommitError>,
-) -> Vec<Option<Outcome>> {
-    let mut outcomes = Vec::with_capacity(releasing.len());
-    let mut is_readable = true;
-    for Releasing { slot, sending, .. } in releasing {
-        let outcome = match result {
-            Ok(committed) => Some(Outcome::Applied(revision(committed.revision))),
-            Err(CommitError::Refused { failed, at, found }) => {
-                let own = &sending.txn.compares;
-                let mut failed = failed.iter().filter_map(|at| compares.get(*at));
-                failed.any(|failed| own.contains(failed)).then(|| {
-                    let keys = compares.iter().map(|compare| compare.key().clone());
-                    let found: Vec<(Bytes, Option<KeyValue>)> =
-                        keys.zip(found.iter().cloned()).collect();
-                    Outcome::Refused(refusal(*at, &found, slot.fence.keys()))
-                })
-            }
-            Err(CommitError::Rejected(_)) => Some(Outcome::Rejected),
-            // Each by its own fence, because another replica may have taken some of them since. If
-            // one read fails, the others would only take the time of all planes.
-            Err(CommitError::Undisclosed(..)) if is_readable => {
-                let outcome = slot.fence.settle_by_read(&sending.txn).await;
-                is_readable = outcome != Outcome::Unknown;
-                Some(outcome)
-            }
-            Err(CommitError::Undisclosed(..) | CommitError::Unknown(_)) => Some(Outcome::Unknown),
-        };
-        outcomes.push(outcome);
-    }
-    outcomes
-}
-
-/// Reports the outcome to each machine, and returns the planes that are done and those to send
-/// again. A refusal is reported only to machines whose own compare failed. The others send again: a
-/// refused transaction has no effect, now or later.
-fn sort_outcomes(
-    releasing: Vec<Releasing>,
-    outcomes: Vec<Option<Outcome>>,
-) -> (Vec<Releasing>, Vec<Releasing>) {
-    let (mut done, mut again) = (Vec::new(), Vec::new());
-    for (mut releasing, outcome) in releasing.into_iter().zip(outcomes) {
-        let Some(outcome) = outcome else {
-            again.push(releasing);
-            continue;
-        };
-        let fence = Arc::clone(&releasing.slot.fence);
-        let actions = fence.outcome_of(&releasing.sending, outcome);
-        match next_release_step(&releasing.slot, actions) {
-            ReleaseStep::Send(sending) => {
-                releasing.sending = sending;
-                again.push(releasing);
-            }
-            ReleaseStep::CalledOff => resume(&releasing.slot),
-            ReleaseStep::Done => done.push(releasing),
-        }
-    }
-    (done, again)
 }

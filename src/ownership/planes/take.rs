@@ -122,6 +122,10 @@ impl Planes {
             }
             if wanted == TakeFor::Serving {
                 self.check_designated(slot)?;
+                if self.closing().is_cancelled() {
+                    let other = self.designated(&slot.birth).map(Box::new);
+                    return Err(TakeError::Failed(WakeError::Moved(other)));
+                }
             }
             match self.read_fence(slot).await {
                 Ok(fence) => match self.acquire(slot, fence).await {
@@ -130,14 +134,22 @@ impl Planes {
                     AcquireOutcome::Ask(holder) if wanted == TakeFor::Deleting => {
                         return Err(TakeError::HeldBy(holder));
                     }
-                    AcquireOutcome::Ask(holder) => match self.ask_holder(slot, &holder).await? {
-                        HolderReply::LookAgain => continue,
-                        HolderReply::Declined(reason) => {
-                            why = reason;
-                            self.wait_for_view_change(backoff.next_pause()).await;
-                            continue;
+                    AcquireOutcome::Ask(holder) => {
+                        let reply = tokio::select! {
+                            // The end is polled first: nothing is acquired after it.
+                            biased;
+                            () = self.closing().cancelled() => continue,
+                            reply = self.ask_holder(slot, &holder) => reply?,
+                        };
+                        match reply {
+                            HolderReply::LookAgain => {}
+                            HolderReply::Declined(reason) => {
+                                why = reason;
+                                self.wait_for_view_change(backoff.next_pause()).await;
+                            }
                         }
-                    },
+                        continue;
+                    }
                     AcquireOutcome::NotTaken(not) => {
                         Self::not_taken(not, wanted)?;
                     }

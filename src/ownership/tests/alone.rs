@@ -271,6 +271,35 @@ async fn a_suspended_plane_sleeps_until_it_is_resumed() {
     replica.planes.delete(&birth).await.expect("it goes");
 }
 
+/// A plane whose load fails after its fence was acquired is left by the sweep, like one that is awake.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fence_whose_plane_could_not_be_loaded_is_released() {
+    let town = Town::new();
+    let replica = town.join("solo").await;
+    let mut birth = town.plane("p").await;
+    birth.layer = polyplane_plane::LayerHash("unknown".to_owned());
+    let woken = replica.planes.wake(&birth).await;
+    assert!(matches!(woken, Err(WakeError::Open(_))), "{woken:?}");
+    replica.planes.sweep().await;
+    assert_eq!(replica.planes.stats().owned, 1, "it may be tried again");
+    let row = birth.directory.as_ref().expect("it has a row").key.clone();
+    let put = Op::Put {
+        key: row,
+        value: external::encode(&object("p", SUSPENDED)),
+        lease: None,
+    };
+    let txn = Txn {
+        compares: Vec::new(),
+        ops: vec![put],
+    };
+    town.store.commit(txn).await.expect("it is put");
+    follow_directory(&town, &replica).await;
+    until("the row is known", || replica.planes.is_suspended("p")).await;
+    replica.planes.sweep().await;
+    assert_eq!(replica.planes.stats().owned, 0);
+    assert!(replica.planes.known("p").is_none(), "nothing is left of it");
+}
+
 /// An operator can read all fences: each as the store has it, page by page, at one revision.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fences_are_read_in_pages_of_one_revision() {

@@ -349,6 +349,104 @@ async fn a_hand_off_to_nowhere_is_called_off() {
     assert_eq!(town.read(&birth, "x").await.as_deref(), Some("2"));
 }
 
+/// Wakes two planes, makes a commit of the second one hang, and returns their slots.
+async fn one_of_which_is_stuck(
+    town: &Town,
+    replica: &Replica,
+    names: [&str; 2],
+) -> [Arc<crate::planes::plane_slot::PlaneSlot>; 2] {
+    for name in names {
+        let birth = town.plane(name).await;
+        town.write(&birth, "x", "1").await;
+    }
+    let (of_last, sent) = (format!("p/{}/", names[1]), Arc::new(AtomicBool::new(false)));
+    let sees = Arc::clone(&sent);
+    let writes = move |txn: &Txn| {
+        let mut keys = txn.ops.iter().map(Op::key);
+        let is_it = keys.any(|key| key.starts_with(of_last.as_bytes()));
+        sees.fetch_or(is_it, Ordering::AcqRel);
+        is_it
+    };
+    let hangs = polyplane_storage::CommitFault::HangApplied;
+    replica.store.plan().commits_matching(writes, hangs, 1);
+    let stuck = replica.planes.awake(names[1]).expect("it is awake");
+    tokio::spawn(async move {
+        let write = Write {
+            operations: vec![put("x", "2")],
+            ..Write::default()
+        };
+        stuck.submit(write).await
+    });
+    until("the write is sent", || sent.load(Ordering::Acquire)).await;
+    names.map(|name| replica.planes.known(name).expect("it has a slot"))
+}
+
+/// A successor that asks for a plane waits for that plane alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plane_of_a_bulk_release_waits_for_no_other_planes_commits() {
+    let town = Town::new();
+    let a = town.join("a").await;
+    let [free, stuck] = one_of_which_is_stuck(&town, &a, ["p0", "p1"]).await;
+    let (planes, all) = (Arc::clone(&a.planes), vec![Arc::clone(&free), stuck]);
+    let began = Instant::now();
+    let sleeping = tokio::spawn(async move { planes.put_to_sleep(all).await });
+    until("it is released", || a.planes.known("p0").is_none()).await;
+    assert!(began.elapsed() < Duration::from_secs(1));
+    let fence = free.fence.read_fence().await.expect("the store answers");
+    let state = fence.expect("it was acquired").value.state;
+    assert!(
+        matches!(state, polyplane_fencing::FenceState::Released { .. }),
+        "{state:?}"
+    );
+    assert!(a.planes.awake("p1").is_some(), "it cannot be released yet");
+    sleeping.abort();
+}
+
+/// A stop has little time: neither a plane whose commit hangs nor one that a task works on keeps the
+/// others, or the member key.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_releases_what_it_can_and_leaves() {
+    let town = Town::new();
+    let a = town.join("a").await;
+    let [_free, _stuck] = one_of_which_is_stuck(&town, &a, ["p0", "p1"]).await;
+    let birth = town.plane("p2").await;
+    town.write(&birth, "x", "1").await;
+    let worked_on = a.planes.known("p2").expect("it has a slot");
+    let busy = worked_on.busy().await;
+    let patience = Duration::from_millis(500);
+    assert!(
+        !a.planes.drain(Instant::now() + patience).await,
+        "a drain ends at its deadline"
+    );
+    assert!(a.planes.known("p0").is_none(), "it is released");
+    let closing = tokio::time::timeout(PATIENCE / 4, a.planes.close_within(patience));
+    closing.await.expect("it does not wait for the others");
+    let member = crate::membership::member_record::member_key(&id("a"));
+    let (_, found) = town.store.get(&member).await.expect("it answers");
+    assert_eq!(found, None, "the member key is removed");
+    drop(busy);
+}
+
+/// A wake under way ends as soon as its replica does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_closes_acquires_nothing() {
+    let town = Town::new();
+    let a = town.join("a").await;
+    let birth = town.plane("p").await;
+    let fence = crate::records::fence_key(&birth.id);
+    let puts = move |txn: &Txn| txn.ops.iter().any(|op| *op.key() == fence);
+    let fault = polyplane_storage::CommitFault::UnknownNotApplied;
+    a.store.plan().commits_matching(puts, fault, usize::MAX);
+    let planes = Arc::clone(&a.planes);
+    let waking = tokio::spawn(async move { planes.wake(&birth).await });
+    until("it is tried", || a.planes.known("p").is_some()).await;
+    tokio::time::timeout(PATIENCE / 4, a.planes.close())
+        .await
+        .expect("it waits for no wake");
+    let woken = waking.await.expect("no panic");
+    assert!(matches!(woken, Err(WakeError::Moved(_))), "{woken:?}");
+}
+
 /// Two replicas that drain at once release everything, and the next replica finds it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_may_leave_at_once() {
