@@ -520,6 +520,7 @@ impl Planes {
     /// Removes a slot from the map if it holds nothing, no task works on it and no call waits for
     /// it.
     pub(crate) fn drop_if_idle(&self, slot: &Arc<PlaneSlot>) {
+        self.end_if_lost(slot);
         let mut slots = self.slots.lock();
         let same = slots.get(&slot.birth.id);
         if same.is_some_and(|known| Arc::ptr_eq(known, slot)) && slot.retire_if_idle() {

@@ -176,11 +176,8 @@ impl PlaneSlot {
     /// it.
     pub(crate) fn retire_if_idle(&self) -> bool {
         let mut stage = self.stage.lock();
-        let idle = match &*stage {
-            Stage::Asleep => true,
-            Stage::Awake(awake) => !awake.guard.holds(),
-            Stage::Waking(_) | Stage::Gone => false,
-        };
+        // A plane in memory whose tenure has ended must be ended first, or its watches stay open.
+        let idle = matches!(&*stage, Stage::Asleep);
         let free = idle && !self.fence.holds() && self.busy.try_lock().is_ok();
         if free {
             *stage = Stage::Gone;

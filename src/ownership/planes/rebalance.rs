@@ -100,12 +100,21 @@ impl Planes {
             if slot.fence.life().over().is_cancelled() {
                 self.drop_dead(&slot);
                 end_slot(slot);
-            } else if let Some(lost) = slot.take_lost_plane() {
-                self.metrics().conflict();
-                lost.plane.end(Ended::Lost);
+            } else if self.end_if_lost(&slot) {
                 self.drop_if_idle(&slot);
             }
         }
+    }
+
+    /// Ends the plane of a slot whose tenure was lost, unless a task works on the slot. Returns whether
+    /// there was such a plane.
+    pub(crate) fn end_if_lost(&self, slot: &PlaneSlot) -> bool {
+        let Some(lost) = slot.take_lost_plane() else {
+            return false;
+        };
+        self.metrics().conflict();
+        lost.plane.end(Ended::Lost);
+        true
     }
 
     /// Hands off every plane that another member is designated for, the root last. Only a few

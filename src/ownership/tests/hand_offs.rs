@@ -427,6 +427,37 @@ async fn a_stop_releases_what_it_can_and_leaves() {
     drop(busy);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_watches_of_a_lost_plane_end_with_its_slot() {
+    let town = Town::new();
+    let a = town.join("a").await;
+    let birth = town.plane("p").await;
+    town.write(&birth, "x", "1").await;
+    let plane = a.planes.awake("p").expect("it is awake");
+    let scope = polyplane_plane::WatchScope::Prefix(key("x").resource_prefix());
+    let from = polyplane_plane::WatchFrom::Now;
+    let mut watcher = plane.watch(scope, from).await.expect("it begins");
+    let slot = a.planes.known("p").expect("it has a slot");
+    slot.fence.step(polyplane_fencing::Event::MemberLost);
+    a.planes.drop_if_idle(&slot);
+    until("its slot is dropped", || a.planes.known("p").is_none()).await;
+    let ended = async {
+        loop {
+            match watcher.next().await {
+                polyplane_plane::Next::Bookmark(_) => {}
+                other => return other,
+            }
+        }
+    };
+    let ended = tokio::time::timeout(PATIENCE, ended).await;
+    let ended = ended.expect("it does not stay open");
+    let lost = polyplane_plane::Ended::Lost;
+    assert!(
+        matches!(ended, polyplane_plane::Next::Closed(why) if why == lost),
+        "{ended:?}"
+    );
+}
+
 /// A wake under way ends as soon as its replica does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_that_closes_acquires_nothing() {
