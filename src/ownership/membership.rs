@@ -14,6 +14,7 @@ pub(crate) mod member_driver;
 pub(crate) mod member_record;
 pub(crate) mod members;
 pub(crate) mod options;
+mod own_complaints;
 pub(crate) mod own_life;
 mod own_record;
 mod peer_view;

@@ -352,7 +352,7 @@ impl Driver {
         shared.contact.life_began();
         read_member(shared, &life).await;
         shared.life.send_replace(Some(Arc::clone(&life)));
-        crate::membership::suspicion::start_life(shared, life.holder().clone());
+        crate::membership::suspicion::start_life(shared, &life);
         life
     }
 

@@ -10,20 +10,20 @@
 //! (`contact`).
 
 use crate::membership::contact::PingedFor;
+use crate::membership::own_complaints::OwnComplaints;
+use crate::membership::own_life::OwnLife;
 use crate::membership::range_copy::{self, RangeCopy};
 use crate::membership::state::RingState;
-use crate::peers::{Life, PeerError, PeerMessage, PeerReply, PeerRequest, Peers};
-use crate::records::{COMPLAINTS, complaint_key, complaint_of, decode_life, encode_life};
+use crate::peers::{PeerError, PeerMessage, PeerReply, PeerRequest, Peers};
+use crate::records::{COMPLAINTS, complaint_of, decode_life};
 use crate::transactions::member_txn;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use parking_lot::Mutex;
-use polyplane_fencing::Holder;
 use polyplane_fencing::eviction::{Action, Event, Eviction, Trouble};
+use polyplane_fencing::{Holder, Transaction};
 use polyplane_ring::{Member, ReplicaId};
-use polyplane_storage::{
-    CommitError, Compare, KeyValue, Op, Revision, StoreEvent, Txn, WatchBatch,
-};
+use polyplane_storage::{CommitError, KeyValue, Revision, StoreEvent, WatchBatch};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -43,12 +43,9 @@ const PING_TURNS: u32 = 20;
 const SILENT_TURNS: u32 = 5;
 /// The duration of one turn of waiting for an answer.
 const PING_TURN: Duration = Duration::from_millis(50);
-/// The longest time that the commit of an eviction or a complaint may take. It is given up after
-/// that, because the suspicion may be over by then; the machine decides again.
+/// The longest time that the commit of an eviction may take. It is given up after that, because the
+/// suspicion may be over by then; the machine decides again.
 const COMMIT_PATIENCE: Duration = Duration::from_secs(1);
-/// The longest time that the commit which withdraws a complaint may take. Until it is applied the
-/// complaint counts.
-const WITHDRAW_PATIENCE: Duration = Duration::from_secs(30);
 /// Number of neighbours that a member pings.
 const NEIGHBOURS: usize = 2;
 /// Number of pings in flight at most. Without this limit a large ring with many complaints would be
@@ -59,6 +56,8 @@ const PINGS_MAX: usize = 32;
 #[derive(Default)]
 pub(crate) struct Suspicion {
     machine: Mutex<Option<Eviction>>,
+    /// This life's complaints.
+    own: Mutex<Option<Arc<OwnComplaints>>>,
     /// The complaints of other members in the store: the accused life, by the complaint's key.
     complaints: Mutex<BTreeMap<Bytes, Holder>>,
     /// The members that have not answered a ping for too long. Each round of pings removes members
@@ -105,8 +104,10 @@ impl Suspicion {
 }
 
 /// Starts the machine for a new life, which suspects no peer.
-pub(crate) fn start_life(shared: &RingState, me: Holder) {
-    *shared.suspicion.machine.lock() = Some(Eviction::new(me));
+pub(crate) fn start_life(shared: &RingState, life: &Arc<OwnLife>) {
+    let own = OwnComplaints::new(&shared.store, life, &shared.stop);
+    *shared.suspicion.own.lock() = Some(own);
+    *shared.suspicion.machine.lock() = Some(Eviction::new(life.holder().clone()));
     let view = shared.view.load();
     let members = view.members().map(crate::peers::holder).collect();
     step(shared, Event::View(members));
@@ -219,57 +220,36 @@ async fn wait_turns(turns: u32) {
 
 fn step(shared: &RingState, event: Event) {
     let now = shared.now();
-    let actions = {
-        let mut machine = shared.suspicion.machine.lock();
-        let Some(machine) = machine.as_mut() else {
-            return;
-        };
-        machine.step(now, event)
+    let mut machine = shared.suspicion.machine.lock();
+    let Some(machine) = machine.as_mut() else {
+        return;
     };
-    for action in actions {
+    // Performed under the lock, so that a complaint is not performed after its withdrawal.
+    for action in machine.step(now, event) {
         perform(shared, action);
     }
 }
 
-/// Performs one action on a task of its own, which has a time limit. The view, or the watch on the
-/// complaints, shows the outcome.
+/// Performs one action. The view, or the watch on the complaints, shows the outcome.
 fn perform(shared: &RingState, action: Action) {
-    let Some(life) = shared.current() else {
-        return;
-    };
-    let me = life.holder().clone();
-    let alive = Compare::CreatedAt {
-        key: life.member_key().clone(),
-        revision: Revision(me.incarnation.get()),
-    };
-    let patience = match &action {
-        Action::Evict { .. } | Action::Complain(_) => COMMIT_PATIENCE,
-        Action::Withdraw(_) => WITHDRAW_PATIENCE,
-    };
-    let mut evicted = None;
-    let txn = match action {
-        Action::Evict {
-            target,
-            transaction,
-        } => {
-            evicted = Some(target);
-            member_txn(&transaction, None)
-        }
-        Action::Complain(about) => Txn {
-            compares: vec![alive],
-            ops: vec![Op::Put {
-                key: complaint_key(&me.replica, &about.replica),
-                value: encode_life(&Life::from(&about)),
-                lease: Some(life.lease()),
-            }],
-        },
-        Action::Withdraw(about) => Txn {
-            compares: vec![alive],
-            ops: vec![Op::Delete {
-                key: complaint_key(&me.replica, &about.replica),
-            }],
-        },
-    };
+    let own = shared.suspicion.own.lock().clone();
+    match (action, own) {
+        (
+            Action::Evict {
+                target,
+                transaction,
+            },
+            _,
+        ) => evict(shared, target, &transaction),
+        (Action::Complain(about), Some(own)) => own.complain(about),
+        (Action::Withdraw(about), Some(own)) => own.withdraw(&about),
+        (Action::Complain(_) | Action::Withdraw(_), None) => {}
+    }
+}
+
+/// Sends an eviction on a task of its own, which has a time limit.
+fn evict(shared: &RingState, target: Holder, transaction: &Transaction) {
+    let txn = member_txn(transaction, None);
     let (store, evictions) = (
         Arc::clone(&shared.store),
         Arc::clone(&shared.suspicion.evictions),
@@ -277,22 +257,20 @@ fn perform(shared: &RingState, action: Action) {
     tokio::spawn(async move {
         // Without a limit, a store without a leader would hold the commit until the suspicion is
         // over.
-        match timeout(patience, store.commit(txn)).await {
+        match timeout(COMMIT_PATIENCE, store.commit(txn)).await {
             Ok(Ok(_)) => {
-                if let Some(target) = evicted {
-                    evictions.fetch_add(1, Ordering::Relaxed);
-                    tracing::warn!(
-                        target = %target.replica,
-                        incarnation = %target.incarnation,
-                        "a member with which this replica cannot speak was removed from the ring"
-                    );
-                }
+                evictions.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(
+                    target = %target.replica,
+                    incarnation = %target.incarnation,
+                    "a member with which this replica cannot speak was removed from the ring"
+                );
             }
             Ok(Err(CommitError::Refused { .. })) => {
-                tracing::debug!("another member was faster with an eviction or a complaint");
+                tracing::debug!("another member was faster with an eviction");
             }
-            Ok(Err(error)) => tracing::debug!(%error, "an eviction or a complaint got no reply"),
-            Err(_) => tracing::debug!("the store was too slow for an eviction or a complaint"),
+            Ok(Err(error)) => tracing::debug!(%error, "an eviction got no reply"),
+            Err(_) => tracing::debug!("the store was too slow for an eviction"),
         }
     });
 }
@@ -399,15 +377,18 @@ impl RangeCopy for ComplaintFollower<'_> {
 }
 
 fn observe_complaint(shared: &RingState, key: &Bytes, value: Option<&Bytes>) {
-    let Some((from, _)) = complaint_of(key) else {
+    let Some((from, accused)) = complaint_of(key) else {
         return;
     };
-    if from == shared.options.id {
-        return;
-    }
     let about = value
         .and_then(|value| decode_life(value))
         .and_then(|life| Holder::try_from(&life).ok());
+    if from == shared.options.id {
+        if let Some(own) = shared.suspicion.own.lock().as_ref() {
+            own.observe(&accused, about.as_ref());
+        }
+        return;
+    }
     let before = {
         let mut complaints = shared.suspicion.complaints.lock();
         match &about {

@@ -392,3 +392,43 @@ async fn a_store_that_answers_later_than_the_read_lease_lasts_is_reported() {
     until("it is over", || a.ring.read_lease_problem().is_none()).await;
     assert_eq!(a.ring.stats().lives_lost, 0);
 }
+
+/// Of three members, one later time-out that another one sees would evict a member whose complaint was
+/// left behind.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_withdrawn_complaint_is_removed_however_late_the_store_applies_it() {
+    let town = Town::new();
+    let a = town.join("a").await;
+    for name in ["b", "c"] {
+        town.join(name).await;
+    }
+    until("a sees all", || members(&a) == ["a", "b", "c"]).await;
+    let key = crate::records::complaint_key(&id("a"), &id("b"));
+    let late = Duration::from_millis(300);
+    for (is_put, fault) in [
+        (true, CommitFault::Delay(late)),
+        (true, CommitFault::UnknownLate),
+        (false, CommitFault::UnknownNotApplied),
+    ] {
+        let of_it = key.clone();
+        let plan = a.store.plan();
+        let matches = move |txn: &Txn| {
+            let mut ops = txn.ops.iter();
+            ops.any(|op| *op.key() == of_it && matches!(op, Op::Put { .. }) == is_put)
+        };
+        plan.commits_matching(matches, fault.clone(), 1);
+        let view = a.ring.view();
+        let accused = view.member(&id("b")).expect("it is a member");
+        a.ring.report(accused, Err(&PeerError::TimedOut));
+        // The next answer to a ping, which arrives sooner, withdraws the complaint.
+        sleep(late * 2).await;
+        a.store.apply_late().await;
+        sleep(late).await;
+        let deadline = Instant::now() + PATIENCE;
+        while town.store.get(&key).await.expect("it answers").1.is_some() {
+            assert!(Instant::now() < deadline, "{fault:?}: it is left behind");
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+    assert_eq!(a.ring.stats().evictions, 0);
+}
