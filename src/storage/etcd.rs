@@ -84,7 +84,7 @@ const PROBE_PAUSE: Duration = Duration::from_millis(100);
 const RENEWAL_INTERVAL: Duration = Duration::from_secs(2);
 /// Longest time without an event or progress while a history is read. Without this limit a hanging
 /// member would block the reader for ever.
-const HISTORY_STALL_MAX: Duration = Duration::from_secs(10);
+const STALL_MAX: Duration = Duration::from_secs(10);
 
 /// The certificates for TLS to etcd, in PEM form.
 #[derive(Clone, Default)]
@@ -318,7 +318,7 @@ impl Inner {
         let stream = EventStream::open(&member, &self.keys, range, after).await;
         let mut stream = stream.map_err(|fault| unavailable(fault.to_string()))?;
         let mut events = NewestEvents::new(HISTORY_BYTES_MAX);
-        let mut stalled = Instant::now() + HISTORY_STALL_MAX;
+        let mut stalled = Instant::now() + STALL_MAX;
         loop {
             let update = tokio::select! {
                 biased;
@@ -337,7 +337,7 @@ impl Inner {
             };
             match update {
                 Ok(FeedUpdate::Events(more)) => {
-                    stalled = Instant::now() + HISTORY_STALL_MAX;
+                    stalled = Instant::now() + STALL_MAX;
                     let last = more.last().map_or(after, |event| event.revision);
                     for event in more {
                         if event.revision <= through {
@@ -370,7 +370,7 @@ impl Inner {
                 events: Vec::new(),
             });
         }
-        let deadline = Instant::now() + HISTORY_STALL_MAX;
+        let deadline = Instant::now() + STALL_MAX;
         loop {
             match self.read_history(&range, after, through).await {
                 Ok(events) => {

@@ -15,7 +15,9 @@ use bytes::Bytes;
 use etcd_client::proto::PbEvent;
 use etcd_client::{WatchOptions, WatchStream};
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 
+use super::STALL_MAX;
 use super::members::{Member, Members};
 use super::reply::{Fault, fault};
 use super::wire::{EtcdRange, Keys, number, revision};
@@ -255,9 +257,16 @@ impl Feed {
         };
         let unfit = member.unfit();
         tokio::pin!(unfit);
+        // Where the stream was when it was last found behind, and until when it may stay there.
+        let mut stall: Option<(Revision, Instant)> = None;
         loop {
             let wanted = self.asked.progress.load(Ordering::SeqCst);
             let behind = wanted > self.delivered.0;
+            let stalled = match stall {
+                Some((at, until)) if at == self.delivered => until,
+                Some(_) | None => Instant::now() + STALL_MAX,
+            };
+            stall = behind.then_some((self.delivered, stalled));
             let update = tokio::select! {
                 // Messages are polled first: one may be the progress that would be requested below.
                 biased;
@@ -268,6 +277,11 @@ impl Feed {
                         Ok(()) => continue,
                         Err(fault) => return StreamEnd::Lost(fault),
                     }
+                }
+                // A member that lags behind for good answers every request, with an old revision.
+                () = tokio::time::sleep_until(stalled), if behind => {
+                    let why = "a watch made no progress".to_owned();
+                    return StreamEnd::Lost(Fault::Unavailable(why));
                 }
                 () = tokio::time::sleep(PROGRESS_RETRY), if behind => {
                     match stream.request_progress().await {
