@@ -274,6 +274,28 @@ fn an_answered_commit_shows_every_external_write_before_it() {
 }
 
 #[tokio::test]
+async fn a_commit_that_the_store_answers_after_the_end_is_answered() {
+    let site = Site::new();
+    let plane = site.open_with("a", following()).await;
+    let plan = site.store.plan();
+    plan.next_commit(CommitFault::DelayAnswer(Duration::from_millis(50)));
+    let asked = plan.commits_asked();
+    let submitted = {
+        let plane = Arc::clone(&plane);
+        tokio::spawn(async move { plane.submit(write(vec![put("o", "1")])).await })
+    };
+    while plan.commits_asked() == asked {
+        tokio::task::yield_now().await;
+    }
+    plane.end(Ended::Moved);
+    let answer = tokio::time::timeout(Duration::from_secs(20), submitted).await;
+    let answer = answer
+        .expect("it does not wait for ever")
+        .expect("no panic");
+    answer.expect("the store has it");
+}
+
+#[tokio::test]
 async fn nobody_writes_what_the_ring_writes() {
     let site = Site::new();
     let plane = site.open_with("a", following()).await;

@@ -196,6 +196,13 @@ impl Plane {
         follow.state.lock().durable = Some((part, revision));
         // An embedded store has delivered the part's marker before it acknowledged the part.
         let _ = reader.read(self, follow);
+        drop(reader);
+        let has_ended = self.sequencer().lock().ended().is_some();
+        // Following was stopped before the part was there, so nothing will publish it.
+        let left = follow.state.lock().durable.take_if(|_| has_ended);
+        if let Some((part, revision)) = left {
+            self.acknowledge(part, revision);
+        }
     }
 
     /// Publishes, after a pause, everything that may be published.
