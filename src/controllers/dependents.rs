@@ -54,16 +54,18 @@ impl Dependents {
             false => owners_in(&body),
         };
         let deleting = object.flags().has(Flags::DELETING);
+        // An owner may have waited for this object, which does not block it any more.
+        let waiting = self.index.waiting_for(&tenant.plane, key);
+        let mut work: Vec<DependentWork> = waiting.into_iter().map(DependentWork::Owner).collect();
         if removal == Removal::Pending && owners.is_empty() && !deleting {
             // Most writes end here: the object has no owners and is not being deleted. A removal
             // that has happened comes as `Removal::Gone`.
-            return Vec::new();
+            return work;
         }
         let cut = tenant.plane.snapshot();
         if cut.get(key).is_none() {
             return self.gone(tenant, &cut, key, &body, &owners);
         }
-        let mut work = Vec::new();
         if !owners.is_empty() {
             let uids = owners.iter().map(|owner| owner.uid.clone());
             self.index.remember(&tenant.plane, object, uids.collect());
@@ -80,6 +82,8 @@ impl Dependents {
             }
         }
         if deleting && awaits_dependents(&body) {
+            let uid = scan::string_at(&body, &["metadata", "uid"]).unwrap_or_default();
+            self.index.wait(&tenant.plane, key, &uid);
             work.push(DependentWork::Owner(key.clone()));
         }
         work

@@ -78,6 +78,9 @@ impl Observer for WriteObserver {
         }
         match key.namespace() {
             Some(namespace) if gone => self.0.gone_from_namespace(tenant, key, namespace),
+            Some(namespace) if object.flags().has(Flags::DELETING) => {
+                self.0.changed_in_namespace(tenant, namespace);
+            }
             // The write may have damaged the object, so check and correct it.
             Some(namespace) if row.group.is_empty() && restore::is_namespace_content(key) => {
                 self.0
@@ -102,6 +105,15 @@ impl Reconcilers {
         }
         if token_secrets::starts_tracking(tenant, object, gone) {
             self.add(tenant, WorkItem::TokenTracking);
+        }
+    }
+
+    /// The conditions of a namespace that is being deleted say which finalizers are left in it.
+    fn changed_in_namespace(self: &Arc<Self>, tenant: &Tenant, namespace: &str) {
+        let holder = Key::new("", "namespaces", None, namespace);
+        let holder = tenant.plane.snapshot().get(&holder);
+        if holder.is_some_and(|holder| holder.flags().has(Flags::TERMINATING)) {
+            self.add(tenant, WorkItem::Namespace(namespace.into()));
         }
     }
 

@@ -42,6 +42,8 @@ struct PlaneDependents {
     by_owner: HashMap<Str, BTreeSet<Key>>,
     /// The owners under which an object stands in `by_owner`, and the version of it that named them.
     by_dependent: HashMap<Key, (Option<Version>, BTreeSet<Str>)>,
+    /// The owners that are being deleted and have waited for their dependents, by uid.
+    waiting: HashMap<Str, Key>,
 }
 
 impl PlaneDependents {
@@ -50,6 +52,7 @@ impl PlaneDependents {
             plane: Arc::downgrade(plane),
             by_owner: HashMap::new(),
             by_dependent: HashMap::new(),
+            waiting: HashMap::new(),
         }
     }
 
@@ -128,6 +131,27 @@ impl Index {
         behind.take(most).cloned().collect()
     }
 
+    /// Records that an owner waits for its dependents until it is gone. Without any it does not wait.
+    pub(super) fn wait(&self, plane: &Plane, owner: &Key, uid: &str) {
+        let mut planes = self.planes.lock();
+        if let Some(known) = planes.by_id.get_mut(plane.id()) {
+            known.waiting.insert(uid.into(), owner.clone());
+        }
+    }
+
+    /// Returns the owners that wait and that an object names or has named.
+    pub(super) fn waiting_for(&self, plane: &Plane, dependent: &Key) -> Vec<Key> {
+        let planes = self.planes.lock();
+        let known = planes.by_id.get(plane.id());
+        let Some(known) = known.filter(|known| !known.waiting.is_empty()) else {
+            return Vec::new();
+        };
+        let named = known.by_dependent.get(dependent);
+        let owners = named.into_iter().flat_map(|(_, owners)| owners);
+        let waiting = owners.filter_map(|uid| known.waiting.get(uid));
+        waiting.cloned().collect()
+    }
+
     /// Returns the objects that may name the owner with this uid.
     pub(super) fn of(&self, plane: &Plane, uid: &str) -> Vec<Key> {
         self.some_of(plane, uid, None, usize::MAX)
@@ -141,6 +165,7 @@ impl Index {
             return;
         };
         known.remove(key);
+        known.waiting.retain(|_, owner| owner != key);
         if known.by_owner.is_empty() {
             planes.by_id.remove(plane.id());
         }
@@ -169,6 +194,7 @@ mod tests {
             plane: Weak::new(),
             by_owner: HashMap::new(),
             by_dependent: HashMap::new(),
+            waiting: HashMap::new(),
         };
         let under = |known: &PlaneDependents, owner: &str| {
             let keys = known.by_owner.get(owner);

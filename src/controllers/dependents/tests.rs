@@ -1,7 +1,7 @@
 //! The events of objects whose owners are in another namespace.
 
 use super::Site;
-use crate::dependents::{self, Dependents, displaced};
+use crate::dependents::{self, DependentWork, Dependents, displaced};
 use polyplane_apimachinery::{Str, Value, json};
 use polyplane_plane::{Key, Prefix, Start};
 use polyplane_registry::services::Removal;
@@ -51,6 +51,38 @@ async fn an_object_whose_owner_is_in_another_namespace_gets_an_event() {
     ] {
         assert_eq!(event.str_at(path), text, "{path:?}");
     }
+}
+
+#[tokio::test]
+async fn an_owner_that_waits_is_looked_at_when_a_dependent_lets_it_go() {
+    let site = Site::open().await;
+    let key = |name: &str| Key::new("", "configmaps", Some("default"), name);
+    let finalizers = vec![Value::from("foregroundDeletion")];
+    site.create(
+        &key("owner"),
+        json!({"metadata": {"finalizers": finalizers}}),
+    )
+    .await;
+    let uid = Str::from(site.tree(&key("owner")).str_at(&["metadata", "uid"]));
+    let owner = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": uid, "blockOwnerDeletion": true});
+    let owners = vec![owner];
+    site.create(
+        &key("kept"),
+        json!({"metadata": {"ownerReferences": owners}}),
+    )
+    .await;
+    let known = Dependents::default();
+    let written = |name: &str| {
+        let object = site.object(&key(name)).expect("it is there");
+        known.written(&site.tenant, &object, Removal::Pending)
+    };
+    assert_eq!(written("kept"), []);
+    site.delete(&key("owner")).await;
+    let waits = DependentWork::Owner(key("owner"));
+    assert_eq!(written("owner"), [waits.clone()]);
+    site.patch(&key("kept"), json!({"metadata": {"ownerReferences": null}}))
+        .await;
+    assert_eq!(written("kept"), [waits]);
 }
 
 #[tokio::test]

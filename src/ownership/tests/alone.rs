@@ -280,7 +280,7 @@ async fn a_fence_whose_plane_could_not_be_loaded_is_released() {
     birth.layer = polyplane_plane::LayerHash("unknown".to_owned());
     let woken = replica.planes.wake(&birth).await;
     assert!(matches!(woken, Err(WakeError::Open(_))), "{woken:?}");
-    replica.planes.sweep().await;
+    replica.planes.sweep(&|_| false).await;
     assert_eq!(replica.planes.stats().owned, 1, "it may be tried again");
     let row = birth.directory.as_ref().expect("it has a row").key.clone();
     let put = Op::Put {
@@ -295,7 +295,7 @@ async fn a_fence_whose_plane_could_not_be_loaded_is_released() {
     town.store.commit(txn).await.expect("it is put");
     follow_directory(&town, &replica).await;
     until("the row is known", || replica.planes.is_suspended("p")).await;
-    replica.planes.sweep().await;
+    replica.planes.sweep(&|_| false).await;
     assert_eq!(replica.planes.stats().owned, 0);
     assert!(replica.planes.known("p").is_none(), "nothing is left of it");
 }
