@@ -79,7 +79,7 @@ async fn an_owner_that_waits_is_looked_at_when_a_dependent_lets_it_go() {
     assert_eq!(written("kept"), []);
     site.delete(&key("owner")).await;
     let waits = DependentWork::Owner(key("owner"));
-    assert_eq!(written("owner"), [waits.clone()]);
+    assert_eq!(written("owner"), std::slice::from_ref(&waits));
     site.patch(&key("kept"), json!({"metadata": {"ownerReferences": null}}))
         .await;
     assert_eq!(written("kept"), [waits]);

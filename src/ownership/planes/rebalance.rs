@@ -158,11 +158,11 @@ impl Planes {
         let successor = designated.filter(|member| member.id != *self.ring().id());
         let was_awake = slot.awake().is_some();
         if let (Some(place), Some(successor)) = (place, successor) {
-            let parted = self.hand_off(&slot, Some(&successor)).await;
+            let parted = self.hand_off(slot, Some(&successor)).await;
             drop(place);
             match parted {
                 HandOffOutcome::Released if was_awake => {
-                    self.notify_successor(&slot, &successor).await
+                    self.notify_successor(slot, &successor).await
                 }
                 HandOffOutcome::Released => {}
                 HandOffOutcome::Kept(reason) => {
