@@ -130,6 +130,11 @@ impl PlaneKeys {
         })
     }
 
+    /// Returns the number of operations that the next commit has for the keys.
+    pub(crate) fn ops_of_part(&self) -> usize {
+        usize::from(self.state.lock().pending.is_some())
+    }
+
     /// Notes what a commit has put. It is durable and published.
     pub(crate) fn landed(&self, part: &CommitPart) {
         let mut state = self.state.lock();

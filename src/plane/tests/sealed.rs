@@ -14,11 +14,16 @@ fn key(byte: u8) -> Arc<KeyEncryptionKey> {
 
 /// What seals everything, by the first key; the others only unwrap.
 fn sealing(keys: &[u8]) -> Arc<Sealing> {
-    let all = keys.iter().map(|byte| key(*byte));
-    let keyring = Keyring::new(all, keys.first().map(|byte| key(*byte)));
-    let sealing = Sealing::new(keyring, SealPolicy::everything());
+    let sealing = sealing_later(keys);
     sealing.begin();
     sealing
+}
+
+/// What seals everything once it has begun.
+fn sealing_later(keys: &[u8]) -> Arc<Sealing> {
+    let all = keys.iter().map(|byte| key(*byte));
+    let keyring = Keyring::new(all, keys.first().map(|byte| key(*byte)));
+    Sealing::new(keyring, SealPolicy::everything())
 }
 
 fn site(store: &Arc<dyn Store>, sealing: Option<Arc<Sealing>>) -> Site {
@@ -95,6 +100,34 @@ async fn a_plane_comes_back_for_those_with_the_key_alone() {
             OpenError::Sealed(error) => assert!(!is_off && unknown(&error), "{error}"),
             other => panic!("{other}"),
         }
+    }
+}
+
+/// Each part has four operations then: two of its write, its head record and its data keys.
+#[tokio::test]
+async fn the_first_data_keys_of_many_planes_fit_into_the_transactions_that_they_share() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(MemoryOptions::default()));
+    let sealing = sealing_later(&[1]);
+    let site = site(&store, Some(Arc::clone(&sealing)));
+    let mut planes = Vec::new();
+    for n in 0..100 {
+        let plane = site.open(&format!("p{n}")).await;
+        put(&plane, "in-clear", WORD).await;
+        planes.push(plane);
+    }
+    sealing.begin();
+    let writes = planes.iter().map(|plane| {
+        let put = Operation::Put {
+            key: named("sealed"),
+            object: object("sealed", "label", WORD),
+        };
+        let delete = Operation::Delete {
+            key: named("in-clear"),
+        };
+        plane.submit(write(vec![put, delete]))
+    });
+    for written in futures_util::future::join_all(writes).await {
+        written.expect("the store takes the transaction");
     }
 }
 

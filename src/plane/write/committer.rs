@@ -279,9 +279,13 @@ impl Committer {
             let Some(plane) = ready.planes.pop_front() else {
                 break;
             };
+            // The head record, and the data keys.
+            let beside = 1 + plane.data_keys().map_or(0, PlaneKeys::ops_of_part);
+            // The largest write alone fits with both: stores take a few more operations.
+            let kept_free = if parts.is_empty() { 1 } else { beside };
             let taken = plane.take(Budget {
                 writes: writes_each,
-                ops: ops_max.saturating_sub(ops),
+                ops: ops_max.saturating_sub(ops + kept_free),
                 indexes: INDEXES_MAX - indexes,
                 bytes: bytes_max.saturating_sub(bytes),
                 alone_bytes,
@@ -302,7 +306,7 @@ impl Committer {
                 }
                 NextPart::Part(writes, compares) => {
                     passed_over = 0;
-                    ops += 1 + writes.iter().map(QueuedWrite::ops).sum::<usize>();
+                    ops += beside + writes.iter().map(QueuedWrite::ops).sum::<usize>();
                     indexes += writes.iter().map(QueuedWrite::indexes).sum::<usize>();
                     let part_bytes = writes.iter().map(|write| write.bytes).sum::<usize>();
                     bytes += part_bytes;

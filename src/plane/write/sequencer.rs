@@ -169,6 +169,7 @@ pub(crate) enum Wakeup {
 pub(crate) struct Budget {
     /// Writes of one plane, at most.
     pub(crate) writes: usize,
+    /// Operations of the writes, without those beside them.
     pub(crate) ops: usize,
     /// Number of version indexes left.
     pub(crate) indexes: usize,
@@ -377,8 +378,7 @@ impl Sequencer {
         let most = self.queue.len().min(budget.ops).min(budget.writes);
         let mut keys: HashSet<&Key> = HashSet::with_capacity(most);
         let mut bytes = 0;
-        // The head record counts as one operation from the start.
-        let mut ops = 1;
+        let mut ops = 0;
         let mut indexes = 0;
         let mut alone = alone;
         for (at, write) in self.queue.iter().enumerate() {
