@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -294,9 +295,10 @@ impl Pool {
     /// proxy or a network fault end connections that way as well as a process that dies; only
     /// another attempt can tell.
     async fn connect(&self, link: &Link) -> Result<Arc<Channel>, ConnectError> {
+        let deadline = Instant::now() + self.limits.connect_time_max;
         let dialling = async {
             loop {
-                match self.dial(link).await {
+                match self.dial(link, deadline).await {
                     Ok(channel) => return Ok(channel),
                     Err(DialError::Ended) => tokio::time::sleep(DIAL_PAUSE).await,
                     Err(DialError::Failed(error)) => return Err(error),
@@ -308,10 +310,10 @@ impl Pool {
             .unwrap_or(Err(ConnectError::TimedOut))
     }
 
-    async fn dial(&self, link: &Link) -> Result<Arc<Channel>, DialError> {
+    async fn dial(&self, link: &Link, deadline: Instant) -> Result<Arc<Channel>, DialError> {
         let peer = &link.peer;
         let failed = |why| DialError::Failed(ConnectError::Failed(why));
-        let socket = open(&peer.address).await?;
+        let socket = open(&peer.address, deadline).await?;
         if let Err(error) = socket.set_nodelay(true) {
             tracing::debug!(%error, "Nagle's algorithm could not be turned off");
         }
@@ -447,13 +449,23 @@ impl Link {
 }
 
 /// Opens a socket to one of the systems behind an address, which may be a name.
-async fn open(address: &str) -> Result<TcpStream, DialError> {
-    let systems = lookup_host(address).await;
+async fn open(address: &str, deadline: Instant) -> Result<TcpStream, DialError> {
+    let systems = lookup_host(address).await.map_err(handshake_error)?;
+    let systems: Vec<SocketAddr> = systems.collect();
+    open_one_of(&systems, deadline).await
+}
+
+/// Opens a socket to the first system that lets it. Each gets an equal part of the time that is left,
+/// so that one which does not answer leaves time for the others.
+async fn open_one_of(systems: &[SocketAddr], deadline: Instant) -> Result<TcpStream, DialError> {
     let mut failures = Vec::new();
-    for system in systems.map_err(handshake_error)? {
-        match TcpStream::connect(system).await {
-            Ok(socket) => return Ok(socket),
-            Err(error) => failures.push(connect_error(error)),
+    for (system, untried) in systems.iter().zip((1..=systems.len()).rev()) {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let time_max = left / u32::try_from(untried).unwrap_or(u32::MAX);
+        match tokio::time::timeout(time_max, TcpStream::connect(system)).await {
+            Ok(Ok(socket)) => return Ok(socket),
+            Ok(Err(error)) => failures.push(connect_error(error)),
+            Err(_) => failures.push(DialError::Failed(ConnectError::TimedOut)),
         }
     }
     Err(combined_error(failures))
@@ -528,7 +540,7 @@ mod tests {
     use super::*;
     use http::{HeaderMap, Method, Uri};
     use std::io::ErrorKind;
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, TcpSocket};
 
     /// Returns a connection with this number of open streams, which nobody answers.
     fn busy(streams: usize) -> (Arc<Channel>, Vec<Opened>) {
@@ -620,6 +632,28 @@ mod tests {
         channel.close();
         let closing = link.instead_of_new(ConnectError::TimedOut).map(drop);
         assert_eq!(closing, Err(ConnectError::TimedOut));
+    }
+
+    #[tokio::test]
+    async fn a_system_that_does_not_answer_leaves_time_for_the_next_one() {
+        let any = "127.0.0.1:0".parse().expect("an address");
+        let full = TcpSocket::new_v4().expect("a socket");
+        full.bind(any).expect("a free port");
+        let full = full.listen(1).expect("it listens");
+        let full_address = full.local_addr().expect("bound");
+        let soon = Duration::from_millis(100);
+        // Nothing is accepted, so once the queue is full, further connections get no answer.
+        let mut queued = Vec::new();
+        while let Ok(socket) = tokio::time::timeout(soon, TcpStream::connect(full_address)).await {
+            queued.push(socket.expect("it is queued"));
+        }
+        let live = TcpListener::bind(any).await.expect("a free port");
+        let systems = [full_address, live.local_addr().expect("bound")];
+        let deadline = Instant::now() + Duration::from_secs(2);
+        let socket = open_one_of(&systems, deadline).await;
+        let socket = socket.expect("the second one answers");
+        assert_eq!(socket.peer_addr().expect("connected"), systems[1]);
+        assert!(Instant::now() < deadline);
     }
 
     #[test]
