@@ -42,6 +42,10 @@ pub(crate) fn count(
 /// them already.
 pub(crate) fn finish(method: &Method, audit_id: HeaderValue, mut reply: Reply) -> Reply {
     if reply.extensions_mut().remove::<Forwarded>().is_some() {
+        // The owner has sent none, and a watch that has ended there would be opened again.
+        if *method == Method::HEAD {
+            *reply.body_mut() = ResponseBody::empty();
+        }
         return reply;
     }
     if *method == Method::HEAD {
