@@ -4,6 +4,7 @@
 //! read, and a connection may have a hundred of these.
 
 use std::io::{self, Read as _};
+use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -18,6 +19,8 @@ const PIECE_BYTES: usize = 32 * 1024;
 /// See the module.
 pub(crate) struct Inflated {
     source: Source,
+    /// Bytes that are unpacked and not sent, before the first that is.
+    skipped: usize,
     /// Bytes still to come, unpacked.
     left: usize,
 }
@@ -29,15 +32,16 @@ enum Source {
 }
 
 impl Inflated {
-    /// Creates the stream of what `gzip` has, which is `length` bytes unpacked.
-    pub(crate) fn new(gzip: Bytes, length: usize) -> Self {
+    /// Creates the stream of these bytes of what `gzip` has unpacked.
+    pub(crate) fn new(gzip: Bytes, part: Range<usize>) -> Self {
         Self {
             source: Source::Packed(gzip),
-            left: length,
+            skipped: part.start,
+            left: part.len(),
         }
     }
 
-    /// Returns the next piece; an empty one at the end.
+    /// Returns the next piece; an empty one for what is skipped, and at the end.
     fn read(&mut self) -> io::Result<Bytes> {
         if let Source::Packed(gzip) = &mut self.source {
             let packed = io::Cursor::new(std::mem::take(gzip));
@@ -46,13 +50,21 @@ impl Inflated {
         let Source::Begun(decoder) = &mut self.source else {
             return Ok(Bytes::new());
         };
-        let wanted = self.left.min(PIECE_BYTES);
+        let is_skipped = self.skipped > 0;
+        let rest = match is_skipped {
+            true => &mut self.skipped,
+            false => &mut self.left,
+        };
+        let wanted = (*rest).min(PIECE_BYTES);
         let mut piece = Vec::with_capacity(wanted);
         decoder.take(wanted as u64).read_to_end(&mut piece)?;
         if piece.len() < wanted {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        self.left -= wanted;
+        *rest -= wanted;
+        if is_skipped {
+            piece.clear();
+        }
         Ok(piece.into())
     }
 }
@@ -99,7 +111,7 @@ mod tests {
         let text = "one of many lines\n".repeat(100_000);
         for length in [0, 1, PIECE_BYTES, PIECE_BYTES + 1, text.len()] {
             let plain = &text.as_bytes()[..length];
-            let stream = Inflated::new(packed(plain), length);
+            let stream = Inflated::new(packed(plain), 0..length);
             let pieces = all(stream).await.expect("it is whole");
             assert!(pieces.iter().all(|piece| piece.len() <= PIECE_BYTES));
             assert_eq!(pieces.concat(), plain);
@@ -110,7 +122,26 @@ mod tests {
     async fn what_is_cut_short_breaks_off() {
         let gzip = packed(&b"x".repeat(100_000));
         let short = gzip.slice(..gzip.len() / 2);
-        assert!(all(Inflated::new(short, 100_000)).await.is_err());
-        assert!(all(Inflated::new(gzip, 100_001)).await.is_err());
+        assert!(all(Inflated::new(short, 0..100_000)).await.is_err());
+        assert!(all(Inflated::new(gzip.clone(), 0..100_001)).await.is_err());
+        assert!(all(Inflated::new(gzip, 100_001..100_002)).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_part_is_what_stands_there_in_the_whole() {
+        let text = "one of many lines\n".repeat(100_000);
+        let gzip = packed(text.as_bytes());
+        for part in [
+            0..1,
+            7..7,
+            PIECE_BYTES..PIECE_BYTES + 1,
+            100_001..300_000,
+            text.len() - 1..text.len(),
+        ] {
+            let pieces = all(Inflated::new(gzip.clone(), part.clone())).await;
+            let pieces = pieces.expect("it is whole");
+            assert!(pieces.iter().all(|piece| piece.len() <= PIECE_BYTES));
+            assert_eq!(pieces.concat(), &text.as_bytes()[part]);
+        }
     }
 }

@@ -14,15 +14,17 @@ mod model;
 mod operations;
 mod prose;
 mod proto;
+mod ranges;
 mod write;
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http::header::{
-    ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, EXPIRES, LAST_MODIFIED,
-    LOCATION, VARY,
+    ACCEPT_ENCODING, ACCEPT_RANGES, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_RANGE, CONTENT_TYPE,
+    ETAG, EXPIRES, LAST_MODIFIED, LOCATION, VARY,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use polyplane_apimachinery::{Map, Value, json, schema};
@@ -33,13 +35,14 @@ use polyplane_registry::{DocumentId, ServedGroup, ServedGroups, ServedVersion};
 use crate::answer::body::{Coding, ResponseBody, SliceStream, compressed};
 use crate::answer::inflated::Inflated;
 use crate::answer::negotiate::takes_gzip_of_documents;
-use crate::answer::respond::{Refusal, Reply, bare};
+use crate::answer::respond::{Refusal, Reply, bare, text};
 use crate::documents::discovery::hash;
 use crate::documents::openid::OpenIdDocument;
 use crate::documents::paths::PathRequest;
 use crate::documents::{DocumentCache, HeapSize, OPEN_API_HASHES_BYTES_MAX};
 use crate::request::charge::charged;
 use conditions::Verdict;
+use ranges::Requested;
 
 /// The definition of the answer to `/version`.
 const VERSION_INFO: &str = "io.k8s.apimachinery.pkg.version.Info";
@@ -406,6 +409,9 @@ fn part(request: &PathRequest<'_>, found: &Document) -> Reply {
         None => document(request, found),
         Some(hash) if hash == found.hash => {
             let mut reply = document(request, found);
+            if reply.status() == StatusCode::RANGE_NOT_SATISFIABLE {
+                return reply;
+            }
             let headers = reply.headers_mut();
             headers.insert(CACHE_CONTROL, HeaderValue::from_static("public, immutable"));
             headers.insert(EXPIRES, http_date(SystemTime::now() + IMMUTABLE));
@@ -429,18 +435,23 @@ fn part(request: &PathRequest<'_>, found: &Document) -> Reply {
 fn document(request: &PathRequest<'_>, document: &Document) -> Reply {
     let etag = document.etag();
     let tag = etag.to_str().unwrap_or("");
-    let verdict = conditions::check(request.method, request.headers, tag, document.made);
+    let (method, headers, length) = (request.method, request.headers, document.length);
+    let verdict = conditions::check(method, headers, tag, document.made);
+    let range = || conditions::range(method, headers, tag, document.made);
     let mut reply = match verdict {
         Verdict::NotModified => bare(StatusCode::NOT_MODIFIED, ResponseBody::empty()),
         Verdict::Failed => bare(StatusCode::PRECONDITION_FAILED, ResponseBody::empty()),
-        Verdict::Send if takes_gzip_of_documents(request.headers.get(ACCEPT_ENCODING)) => {
-            let mut reply = bare(StatusCode::OK, ResponseBody::whole(document.gzip.clone()));
-            reply
-                .headers_mut()
-                .insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
-            reply
-        }
-        Verdict::Send => bare(StatusCode::OK, unpacked(request, document)),
+        Verdict::Send => match range().map(|text| ranges::requested(text, length)) {
+            None | Some(Requested::Whole) => whole_document(request, document),
+            Some(Requested::Part(part)) => part_of_document(request, document, part),
+            Some(Requested::Outside) => {
+                let mut reply = unsatisfiable("invalid range: failed to overlap\n");
+                let shown = format!("bytes */{length}");
+                reply.headers_mut().insert(CONTENT_RANGE, ascii(&shown));
+                return reply;
+            }
+            Some(Requested::Malformed) => return unsatisfiable("invalid range\n"),
+        },
     };
     let headers = reply.headers_mut();
     let mut put = |name: HeaderName, value| headers.insert(name, value);
@@ -454,27 +465,61 @@ fn document(request: &PathRequest<'_>, document: &Document) -> Reply {
     reply
 }
 
-/// Returns the body of a document for a client that takes it plain: unpacked as it is read, each piece in a
-/// turn of the plane.
-fn unpacked(request: &PathRequest<'_>, document: &Document) -> ResponseBody {
-    let state = request.state;
-    let mut stream: SliceStream = Box::pin(Inflated::new(document.gzip.clone(), document.length));
+/// Returns the reply with all of a document, compressed if the client takes that. Parts are always plain, so only
+/// the plain document says that it has them: with those, the client could not go on with what is compressed.
+fn whole_document(request: &PathRequest<'_>, document: &Document) -> Reply {
+    if takes_gzip_of_documents(request.headers.get(ACCEPT_ENCODING)) {
+        let mut reply = bare(StatusCode::OK, ResponseBody::whole(document.gzip.clone()));
+        let gzip = HeaderValue::from_static("gzip");
+        reply.headers_mut().insert(CONTENT_ENCODING, gzip);
+        return reply;
+    }
+    let body = unpacked(request, document, 0..document.length);
+    let mut reply = bare(StatusCode::OK, body);
+    let bytes = HeaderValue::from_static("bytes");
+    reply.headers_mut().insert(ACCEPT_RANGES, bytes);
+    reply
+}
+
+fn part_of_document(request: &PathRequest<'_>, document: &Document, part: Range<usize>) -> Reply {
+    let (last, length) = (part.end.saturating_sub(1), document.length);
+    let shown = format!("bytes {}-{last}/{length}", part.start);
+    let body = unpacked(request, document, part);
+    let mut reply = bare(StatusCode::PARTIAL_CONTENT, body);
+    let headers = reply.headers_mut();
+    headers.insert(CONTENT_RANGE, ascii(&shown));
+    headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+    reply
+}
+
+/// Returns the reply to a client that names no part of the document. As upstream's, it does not say which document
+/// there is.
+fn unsatisfiable(why: &'static str) -> Reply {
+    let mut reply = text(StatusCode::RANGE_NOT_SATISFIABLE, why);
+    vary(reply.headers_mut());
+    reply
+}
+
+/// Returns the body with a part of a document for a client that takes it plain: unpacked as it is read, each piece in
+/// a turn of the plane.
+fn unpacked(request: &PathRequest<'_>, document: &Document, part: Range<usize>) -> ResponseBody {
+    let (state, length) = (request.state, part.len());
+    let mut stream: SliceStream = Box::pin(Inflated::new(document.gzip.clone(), part));
     if let Some(meter) = request.meter {
         let plain = (stream, Coding::Identity);
         stream = charged(plain, state, meter, request.seat.cloned());
     }
     let limits = state.answer_read_limits();
-    ResponseBody::sized(
-        stream,
-        document.length as u64,
-        limits,
-        &state.abandoned_answers,
-    )
+    ResponseBody::sized(stream, length as u64, limits, &state.abandoned_answers)
 }
 
 /// Returns a time as headers write it: `Fri, 20 Nov 2026 20:00:00 GMT`.
 fn http_date(time: SystemTime) -> HeaderValue {
-    HeaderValue::try_from(httpdate::fmt_http_date(time)).expect("a date is ASCII")
+    ascii(&httpdate::fmt_http_date(time))
+}
+
+fn ascii(text: &str) -> HeaderValue {
+    HeaderValue::try_from(text).expect("dates and numbers are ASCII")
 }
 
 #[cfg(test)]

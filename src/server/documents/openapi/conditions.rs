@@ -2,7 +2,9 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use http::header::{IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_UNMODIFIED_SINCE};
+use http::header::{
+    IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, RANGE,
+};
 use http::{HeaderMap, HeaderName, Method};
 
 /// What the conditions of a request say about its answer.
@@ -18,10 +20,7 @@ pub(super) enum Verdict {
 
 /// Checks the conditions of a request for the document that has this tag and was made then.
 pub(super) fn check(method: &Method, headers: &HeaderMap, etag: &str, made: SystemTime) -> Verdict {
-    let text = |name: HeaderName| {
-        let value = headers.get(name).and_then(|value| value.to_str().ok());
-        value.filter(|text| !text.is_empty())
-    };
+    let text = |name| text_of(headers, name);
     let date = |name| text(name).and_then(|text| httpdate::parse_http_date(text).ok());
     // Headers have dates in seconds.
     let is_older = |than: SystemTime| seconds(made) <= seconds(than);
@@ -44,6 +43,27 @@ pub(super) fn check(method: &Method, headers: &HeaderMap, etag: &str, made: Syst
         true => Verdict::Failed,
         false => Verdict::Send,
     }
+}
+
+/// Returns the `Range` header of a request for the document that has this tag and was made then. The client may want
+/// the part of another document, and then gets this one whole.
+pub(super) fn range<'h>(
+    method: &Method,
+    headers: &'h HeaderMap,
+    etag: &str,
+    made: SystemTime,
+) -> Option<&'h str> {
+    let is_read = matches!(*method, Method::GET | Method::HEAD);
+    let is_meant = text_of(headers, IF_RANGE).is_none_or(|meant| {
+        let date = httpdate::parse_http_date(meant);
+        !is_read || meant == etag || date.is_ok_and(|date| seconds(date) == seconds(made))
+    });
+    text_of(headers, RANGE).filter(|_| is_meant)
+}
+
+fn text_of(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
+    let value = headers.get(name).and_then(|value| value.to_str().ok());
+    value.filter(|text| !text.is_empty())
 }
 
 fn tags_of(tags: &str) -> impl Iterator<Item = &str> {
@@ -72,14 +92,21 @@ mod tests {
         "Sun, 06 Nov 1994 08:49:38 GMT",
     ];
 
-    fn checked(method: &Method, given: &[(HeaderName, &str)]) -> Verdict {
+    fn made() -> SystemTime {
+        UNIX_EPOCH + Duration::from_millis(784_111_777_900)
+    }
+
+    fn headers(given: &[(HeaderName, &str)]) -> HeaderMap {
         let mut headers = HeaderMap::new();
         for (name, value) in given {
             let value = HeaderValue::try_from(*value).expect("ASCII");
             headers.insert(name.clone(), value);
         }
-        let made = UNIX_EPOCH + Duration::from_millis(784_111_777_900);
-        check(method, &headers, TAG, made)
+        headers
+    }
+
+    fn checked(method: &Method, given: &[(HeaderName, &str)]) -> Verdict {
+        check(method, &headers(given), TAG, made())
     }
 
     #[test]
@@ -116,5 +143,28 @@ mod tests {
         }
         let since = DATES.map(|date| get(&[(IF_UNMODIFIED_SINCE, date)]));
         assert_eq!(since, [Verdict::Failed, Verdict::Send, Verdict::Send]);
+    }
+
+    #[test]
+    fn a_part_of_another_document_is_not_sent() {
+        let asked = |method: &Method, meant: &str| {
+            let headers = headers(&[(RANGE, "bytes=0-9"), (IF_RANGE, meant)]);
+            range(method, &headers, TAG, made()).is_some()
+        };
+        for (meant, is_sent) in [
+            ("", true),
+            (TAG, true),
+            ("\"0\"", false),
+            // Only equal bytes have this tag, and a weak one does not promise them.
+            ("W/\"A1\"", false),
+            (DATES[0], false),
+            (DATES[1], true),
+            (DATES[2], false),
+            ("today", false),
+        ] {
+            assert_eq!(asked(&Method::GET, meant), is_sent, "{meant}");
+            assert!(asked(&Method::POST, meant), "{meant}");
+        }
+        assert_eq!(range(&Method::GET, &HeaderMap::new(), TAG, made()), None);
     }
 }

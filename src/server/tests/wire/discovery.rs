@@ -196,6 +196,58 @@ async fn documents_of_openapi_are_served_to_each_method() {
     }
 }
 
+/// A download that broke off goes on where it ended, unless the document is another one by then.
+#[tokio::test]
+async fn documents_of_openapi_are_served_in_parts() {
+    let (_server, mut client) = connected().await;
+    for path in ["/openapi/v2", "/openapi/v3", "/openapi/v3/apis/apps/v1"] {
+        let whole = client.get(path).await;
+        let (tag, length) = (whole.header("etag"), whole.body.len());
+        assert_eq!(whole.header("accept-ranges"), "bytes", "{path}");
+        let middle = format!("bytes=100000-{}", length + 7);
+        let start = if path == "/openapi/v3" { 0 } else { 100_000 };
+        let wanted = if start == 0 {
+            "bytes=0-"
+        } else {
+            middle.as_str()
+        };
+        let gzip = ("accept-encoding", "gzip");
+        let headers = [("range", wanted), ("if-range", tag), gzip];
+        let rest = client.send(Method::GET, path, &headers, "").await;
+        assert_eq!(rest.status, StatusCode::PARTIAL_CONTENT, "{path}");
+        assert_eq!(rest.body, whole.body.slice(start..), "{path}");
+        let shown = format!("bytes {start}-{}/{length}", length - 1);
+        assert_eq!(rest.header("content-range"), shown, "{path}");
+        assert_eq!(rest.header("content-length"), (length - start).to_string());
+        let same = ["etag", "content-type", "last-modified"].map(|name| rest.header(name));
+        let known = ["etag", "content-type", "last-modified"].map(|name| whole.header(name));
+        assert_eq!(same, known, "{path}");
+
+        let headers = [("range", "bytes=0-0")];
+        let head = client.send(Method::HEAD, path, &headers, "").await;
+        let seen = (head.status, head.header("content-length"), head.body.len());
+        assert_eq!(seen, (StatusCode::PARTIAL_CONTENT, "1", 0), "{path}");
+        let headers = [("range", "bytes=0-0"), ("if-range", "\"another\"")];
+        let another = client.send(Method::GET, path, &headers, "").await;
+        assert_eq!(another.status, StatusCode::OK, "{path}");
+        assert_eq!(another.body, whole.body, "{path}");
+
+        let behind = format!("bytes={length}-");
+        for (range, shown) in [
+            (behind.as_str(), format!("bytes */{length}")),
+            ("bytes=x", String::new()),
+        ] {
+            let refused = client
+                .send(Method::GET, path, &[("range", range)], "")
+                .await;
+            assert_eq!(refused.status, StatusCode::RANGE_NOT_SATISFIABLE, "{path}");
+            assert_eq!(refused.header("content-range"), shown, "{path}");
+            let absent = ["etag", "last-modified"].map(|name| refused.header(name));
+            assert_eq!(absent, ["", ""], "{path}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn the_nameless_group_is_not_below_apis() {
     let (_server, mut client) = connected().await;
