@@ -82,11 +82,19 @@ impl RotatingFile {
     }
 
     fn rotate(&mut self, now: SystemTime) -> io::Result<()> {
-        std::fs::rename(&self.path, self.free_name(now))?;
+        match std::fs::rename(&self.path, self.free_name(now)) {
+            // Somebody has moved or removed the file: what is written from now on is in a new one, as upstream.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            renamed => renamed?,
+        }
         self.file = open(&self.path)?;
         self.bytes = 0;
         self.is_torn = false;
-        self.remove_old(now)
+        // The events do not depend on it, and the next rotation tries again.
+        if let Err(error) = self.remove_old(now) {
+            tracing::warn!(%error, "old files of the audit log were not removed");
+        }
+        Ok(())
     }
 
     /// Returns a name that no file has: the log's with the time in it.
@@ -151,7 +159,11 @@ impl RotatingFile {
     }
 }
 
+/// Opens the file. Its folder is made if there is none.
 fn open(path: &Path) -> io::Result<File> {
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
     OpenOptions::new()
         .create(true)
         .append(true)
@@ -198,6 +210,20 @@ mod tests {
         // Three lines fill a file, so two renamed ones and the current one have the last seven.
         let expected: Vec<String> = (33..40).map(|number| format!("{number:029}")).collect();
         assert_eq!(all.lines().collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn a_log_whose_folder_was_removed_goes_on_in_a_new_one() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("logs").join("audit.log");
+        let mut file = RotatingFile::open(&path, 10, 0, Duration::ZERO).expect("it opens");
+        let now = SystemTime::now();
+        file.append(b"first--\n", now).expect("it is written");
+        std::fs::remove_dir_all(folder.path().join("logs")).expect("removed");
+        for line in [b"second-\n", b"third--\n"] {
+            file.append(line, now).expect("it is written");
+        }
+        assert_eq!(std::fs::read(&path).expect("read"), b"third--\n");
     }
 
     #[test]

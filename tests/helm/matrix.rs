@@ -66,7 +66,7 @@ fn rings(add: Add<'_>) {
         json!({
             "server": {
                 "graceSeconds": 600, "drainNoticeSeconds": 12, "memberTtlSeconds": 10,
-                "weight": 300,
+                "weight": 300, "sleepAfterSeconds": 31_536_000, "raiseFloorAfterSeconds": 2_592_000,
             },
             "probes": {"readiness": {"periodSeconds": 5}},
         }),

@@ -25,12 +25,12 @@
 {{- end }}
 - --certs={{ $values.certificates.mountPath }}
 - --metrics-token-file=/metrics-token/token
-- --weight={{ $values.server.weight }}
-- --member-ttl={{ $values.server.memberTtlSeconds }}
-- --grace={{ $values.server.graceSeconds }}
-- --drain-notice={{ $values.server.drainNoticeSeconds }}
-- --sleep-after={{ $values.server.sleepAfterSeconds }}
-- --raise-floor-after={{ $values.server.raiseFloorAfterSeconds }}
+- --weight={{ int64 $values.server.weight }}
+- --member-ttl={{ int64 $values.server.memberTtlSeconds }}
+- --grace={{ int64 $values.server.graceSeconds }}
+- --drain-notice={{ int64 $values.server.drainNoticeSeconds }}
+- --sleep-after={{ int64 $values.server.sleepAfterSeconds }}
+- --raise-floor-after={{ int64 $values.server.raiseFloorAfterSeconds }}
 - --log={{ $values.server.log }}
 {{- $limits := $values.server.planeLimits | default dict }}
 {{- range $field, $flag := dict "requestsPerSecond" "requests-per-second" "writesPerSecond" "writes-per-second" "watches" "watches-max" "objects" "objects-max" "bytes" "bytes-max" }}

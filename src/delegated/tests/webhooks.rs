@@ -217,6 +217,9 @@ async fn kubeconfigs_that_cannot_be_followed_are_refused() -> Result<()> {
     let server = Outside::start(|_| (StatusCode::OK, Value::Null)).await?;
     let sound = kubeconfig(&server);
     ensure!(webhook(&sound).is_ok());
+    let mut bare = sound.clone();
+    bare["users"] = json!([{"name": "api"}]);
+    ensure!(webhook(&bare).is_ok(), "it has no credential");
     for (pointer, value, words) in [
         ("/current-context", json!("other"), "the context \"other\""),
         (

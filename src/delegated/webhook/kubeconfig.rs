@@ -116,7 +116,9 @@ fn named<'c>(
 ) -> Result<&'c Value, KubeconfigError> {
     let mut items = config.items_at(&[list]).iter();
     let found = items.find(|item| item.str_at(&["name"]) == name && !name.is_empty());
-    let found = found.and_then(|item| item.get(what));
+    // A user with a name alone has no credential, as for kubectl.
+    let empty = |item: &'c Value| (what == "user").then(|| &item[what]);
+    let found = found.and_then(|item| item.get(what).or_else(|| empty(item)));
     found.ok_or_else(|| KubeconfigError::Missing(format!("the {what} {name:?}")))
 }
 
