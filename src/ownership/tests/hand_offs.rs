@@ -408,9 +408,9 @@ async fn a_plane_of_a_bulk_release_waits_for_no_other_planes_commits() {
 async fn a_stop_releases_what_it_can_and_leaves() {
     let town = Town::new();
     let a = town.join("a").await;
-    let [_free, _stuck] = one_of_which_is_stuck(&town, &a, ["p0", "p1"]).await;
     let birth = town.plane("p2").await;
     town.write(&birth, "x", "1").await;
+    let [_free, _stuck] = one_of_which_is_stuck(&town, &a, ["p0", "p1"]).await;
     let worked_on = a.planes.known("p2").expect("it has a slot");
     let busy = worked_on.busy().await;
     let patience = Duration::from_millis(500);
