@@ -23,7 +23,7 @@ const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
 /// Owners of owners that are followed to find a circle, at most. Without the limit a long chain of
 /// owners would block the reconciler.
-const ANCESTORS_MAX: usize = 32;
+const ANCESTORS_MAX: usize = 256;
 /// Dependents of one owner that are deleted or orphaned at once. One after the other, each would wait for
 /// a commit of its own; with more, the work of one owner would delay clients' writes.
 const AT_ONCE_MAX: usize = 16;
