@@ -8,7 +8,7 @@ pub struct EndWithPanic(pub &'static str);
 impl Drop for EndWithPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            tracing::error!("{} panicked; the process ends", self.0);
+            tracing::error!(task = self.0, "a task panicked; the process ends");
             #[expect(clippy::disallowed_methods, reason = "nothing can be drained any more")]
             std::process::abort();
         }
