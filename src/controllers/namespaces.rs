@@ -54,13 +54,14 @@ pub(crate) async fn empty(
         return Ok(Progress::Waiting);
     }
     // Somebody else's finalizer keeps the namespace, so its conditions must not speak of what is gone.
-    if foreign_finalizers(&tree(&tenant.kinds(), &namespace)?) > 0 {
+    if !foreign_finalizers(&tree(&tenant.kinds(), &namespace)?).is_empty() {
         report(context, tenant, &namespace, &left).await?;
     }
     finalize(context, tenant, name).await
 }
 
-fn terminating(tenant: &Tenant, name: &str) -> Option<ObjectRef> {
+/// Returns the namespace if it is being deleted.
+pub(crate) fn terminating(tenant: &Tenant, name: &str) -> Option<ObjectRef> {
     let namespace = tenant
         .plane
         .snapshot()
@@ -159,11 +160,12 @@ async fn report(
     own.send(&context.client, tenant).await.map(drop)
 }
 
-/// Returns how many finalizers of others a namespace has.
-fn foreign_finalizers(namespace: &Value) -> usize {
+/// Returns the finalizers of a namespace that others remove.
+fn foreign_finalizers(namespace: &Value) -> Vec<Value> {
     let all = namespace.items_at(&["spec", "finalizers"]).iter();
     all.filter(|finalizer| finalizer.as_str() != Some(OWN_FINALIZER))
-        .count()
+        .cloned()
+        .collect()
 }
 
 /// Puts new conditions in the place of those of their types. Those of other types stay, and a time stays where the
@@ -255,12 +257,7 @@ async fn finalize(
         return Ok(Progress::Done);
     };
     let mut object = tree(&tenant.kinds(), &namespace)?;
-    let kept: Vec<Value> = object
-        .items_at(&["spec", "finalizers"])
-        .iter()
-        .filter(|finalizer| finalizer.as_str() != Some(OWN_FINALIZER))
-        .cloned()
-        .collect();
+    let kept = foreign_finalizers(&object);
     object.set(&["spec", "finalizers"], kept);
     let own = OwnRequest {
         subresource: "finalize",

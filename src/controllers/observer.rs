@@ -7,7 +7,7 @@ use crate::token_secrets::DeletedSecret;
 use crate::work::{Reconcilers, WorkItem};
 use crate::{
     api_services, authentication_cas, certificates, control_planes, definitions, flow_schemas,
-    protection, quotas, restore, roles, service_ranges, token_secrets,
+    namespaces, protection, quotas, restore, roles, service_ranges, token_secrets,
 };
 use polyplane_apimachinery::Str;
 use polyplane_plane::{Flags, Key, ObjectRef};
@@ -110,9 +110,7 @@ impl Reconcilers {
 
     /// The conditions of a namespace that is being deleted say which finalizers are left in it.
     fn changed_in_namespace(self: &Arc<Self>, tenant: &Tenant, namespace: &str) {
-        let holder = Key::new("", "namespaces", None, namespace);
-        let holder = tenant.plane.snapshot().get(&holder);
-        if holder.is_some_and(|holder| holder.flags().has(Flags::TERMINATING)) {
+        if namespaces::terminating(tenant, namespace).is_some() {
             self.add(tenant, WorkItem::Namespace(namespace.into()));
         }
     }

@@ -1,8 +1,8 @@
-//! What happens if a task panics that all planes of the process rest on.
+//! The end of the process with a task that its planes cannot do without.
 
-/// Aborts the process if the task that holds it panics. A committer that is gone could answer nobody truthfully, and
-/// what a prober or a follower was to do would never be done. Another replica takes the planes, and acknowledged
-/// writes are durable, so none is lost. Names the task.
+/// Aborts the process if the task that holds this panics. The field is the task's name in the log. Without its committer
+/// a process could answer nobody truthfully, and without a prober or a follower its planes would wait for ever.
+/// Acknowledged writes are durable, so none is lost.
 pub struct EndWithPanic(pub &'static str);
 
 impl Drop for EndWithPanic {

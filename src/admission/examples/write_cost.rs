@@ -15,20 +15,19 @@
 //! time, so it is built to ask libc.
 
 use bytes::Bytes;
-use polyplane_admission::{built_in, indexes};
+#[path = "../tests/shared/tenant.rs"]
+mod tenant;
+
+use polyplane_admission::built_in;
 use polyplane_apimachinery::Str;
 use polyplane_auth::{Masters, UserInfo};
-use polyplane_batteries::kind_tables::tenant_kinds;
-use polyplane_plane::{Committer, Plane, PlaneParams, SoleHolder};
 use polyplane_registry::environment::System;
-use polyplane_registry::service_ranges::ServiceRange;
-use polyplane_registry::strategy::{BirthLayer, PlaneSettings};
 use polyplane_registry::{Authority, GrantedAccess, Registry, ResourceRequest, Tenant, Verb};
-use polyplane_storage::{MemoryOptions, MemoryStore, Store};
 use std::error::Error;
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
+use tenant::empty_tenant;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::Instant;
 
@@ -57,7 +56,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let scenarios = SCENARIOS.iter().copied();
     for scenario in scenarios.filter(|name| one.as_deref().is_none_or(|one| one == *name)) {
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        let site = runtime.block_on(Site::open())?;
+        let site = runtime.block_on(Site::open());
         runtime.block_on(site.fill())?;
         // The first writes fill caches and change what the others leave as it is.
         let first = (0..4 * OBJECTS).map(|at| site.request(scenario, at));
@@ -101,38 +100,13 @@ struct Site {
 }
 
 impl Site {
-    async fn open() -> Result<Self, Box<dyn Error>> {
-        let store: Arc<dyn Store> = Arc::new(MemoryStore::new(MemoryOptions::default()));
-        let guard = SoleHolder::take(Arc::clone(&store), "fence", "test").await?;
-        let plane = Plane::open(PlaneParams {
-            indexes: indexes(),
-            ..guard.empty_plane(Committer::new(store))
-        });
-        let settings = PlaneSettings {
-            service_ranges: ServiceRange::new([10, 0, 0, 0], 16).into(),
-            node_ports: (30000, 32767),
-            serving_ca: "certificates".into(),
-            endpoint: Str::default(),
-            birth_layer: BirthLayer::fixed(""),
-            records_say_access: polyplane_registry::Shared::fixed(true),
-            records_say_issuers: polyplane_registry::Shared::fixed(true),
-            records_say_suspension: polyplane_registry::Shared::fixed(true),
-            records_say_client_cas: polyplane_registry::Shared::fixed(true),
-            switched_off: polyplane_registry::SwitchedOff::none(),
-            watch_seconds_min: 1800,
-            lifetimes: polyplane_registry::strategy::Lifetimes::default(),
-        };
+    async fn open() -> Self {
         let registry = Registry::new(Arc::new(System), Authority::fixed(Masters), Vec::new());
-        Ok(Self {
+        Self {
             registry: registry.admitting(built_in()),
-            tenant: Tenant {
-                name: "test".into(),
-                plane: plane.await?,
-                base: tenant_kinds(),
-                settings: Arc::new(settings),
-            },
+            tenant: empty_tenant().await,
             user: Arc::new(UserInfo::new("admin", &["system:masters"])),
-        })
+        }
     }
 
     /// Creates what is changed: ConfigMaps, and Deployments with three managers.

@@ -2,25 +2,24 @@
 
 #[path = "quota/devices.rs"]
 mod devices;
+#[path = "shared/tenant.rs"]
+mod tenant;
 
 use bytes::Bytes;
-use polyplane_admission::{AdmissionConfig, configured, indexes, quota_status};
+use polyplane_admission::{AdmissionConfig, configured, quota_status};
 use polyplane_apimachinery::json::{Limits, parse, to_vec};
 use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::{Str, Value, json};
 use polyplane_auth::{Masters, UserInfo};
-use polyplane_batteries::kind_tables::tenant_kinds;
-use polyplane_plane::{Committer, Key, Plane, PlaneParams, SoleHolder};
+use polyplane_plane::Key;
 use polyplane_registry::environment::System;
-use polyplane_registry::service_ranges::ServiceRange;
-use polyplane_registry::strategy::{BirthLayer, PlaneSettings};
 use polyplane_registry::{
     AnswerBody, Authority, GrantedAccess, Registry, ResourceRequest, Tenant, Verb,
 };
-use polyplane_storage::{MemoryOptions, MemoryStore, Store};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+use tenant::empty_tenant;
 use tokio::time::Instant;
 
 /// A registry with all plug-ins, and a plane with the namespace `ns`.
@@ -36,36 +35,10 @@ impl Site {
     }
 
     async fn with(config: &AdmissionConfig) -> Self {
-        let store: Arc<dyn Store> = Arc::new(MemoryStore::new(MemoryOptions::default()));
-        let guard = SoleHolder::take(Arc::clone(&store), "fence", "test").await;
-        let guard = guard.expect("memory takes the fence");
-        let plane = Plane::open(PlaneParams {
-            indexes: indexes(),
-            ..guard.empty_plane(Committer::new(store))
-        });
-        let settings = PlaneSettings {
-            service_ranges: ServiceRange::new([10, 0, 0, 0], 16).into(),
-            node_ports: (30000, 32767),
-            serving_ca: "certificates".into(),
-            endpoint: Str::default(),
-            birth_layer: BirthLayer::fixed(""),
-            records_say_access: polyplane_registry::Shared::fixed(true),
-            records_say_issuers: polyplane_registry::Shared::fixed(true),
-            records_say_suspension: polyplane_registry::Shared::fixed(true),
-            records_say_client_cas: polyplane_registry::Shared::fixed(true),
-            switched_off: polyplane_registry::SwitchedOff::none(),
-            watch_seconds_min: 1800,
-            lifetimes: polyplane_registry::strategy::Lifetimes::default(),
-        };
         let registry = Registry::new(Arc::new(System), Authority::fixed(Masters), Vec::new());
         let site = Self {
             registry: Arc::new(registry.admitting(configured(config))),
-            tenant: Tenant {
-                name: "test".into(),
-                plane: plane.await.expect("an empty plane opens"),
-                base: tenant_kinds(),
-                settings: Arc::new(settings),
-            },
+            tenant: empty_tenant().await,
         };
         let namespace = json!({"metadata": {"name": "ns"}});
         let made = site.send(Verb::Create, "namespaces", ("", ""), &namespace);

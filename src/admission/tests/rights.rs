@@ -1,21 +1,18 @@
 //! Writes that need a right beside the one to the request itself, in a plane in memory.
 
-use polyplane_admission::{built_in, indexes};
+#[path = "shared/tenant.rs"]
+mod tenant;
+
+use polyplane_admission::built_in;
 use polyplane_apimachinery::json::to_vec;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::{Str, Value, json};
 use polyplane_auth::{Attributes, Authorizer, Decision, Subject, UserInfo, Verdict};
-use polyplane_batteries::kind_tables::tenant_kinds;
-use polyplane_plane::{Committer, Plane, PlaneParams, SoleHolder};
 use polyplane_registry::environment::System;
-use polyplane_registry::service_ranges::ServiceRange;
-use polyplane_registry::strategy::{BirthLayer, Lifetimes, PlaneSettings};
-use polyplane_registry::{
-    Authority, GrantedAccess, Registry, ResourceRequest, Shared, SwitchedOff, Tenant, Verb,
-};
-use polyplane_storage::{MemoryOptions, MemoryStore, Store};
+use polyplane_registry::{Authority, GrantedAccess, Registry, ResourceRequest, Tenant, Verb};
 use std::sync::Arc;
 use std::time::Duration;
+use tenant::empty_tenant;
 use tokio::time::Instant;
 
 /// The PKCS#10 request of an Ed25519 key, which has signed it.
@@ -55,36 +52,10 @@ struct Site {
 
 impl Site {
     async fn open(rights: Rights) -> Self {
-        let store: Arc<dyn Store> = Arc::new(MemoryStore::new(MemoryOptions::default()));
-        let guard = SoleHolder::take(Arc::clone(&store), "fence", "test").await;
-        let guard = guard.expect("memory takes the fence");
-        let plane = Plane::open(PlaneParams {
-            indexes: indexes(),
-            ..guard.empty_plane(Committer::new(store))
-        });
-        let settings = PlaneSettings {
-            service_ranges: ServiceRange::new([10, 0, 0, 0], 16).into(),
-            node_ports: (30000, 32767),
-            serving_ca: "certificates".into(),
-            endpoint: Str::default(),
-            birth_layer: BirthLayer::fixed(""),
-            records_say_access: Shared::fixed(true),
-            records_say_issuers: Shared::fixed(true),
-            records_say_suspension: Shared::fixed(true),
-            records_say_client_cas: Shared::fixed(true),
-            switched_off: SwitchedOff::none(),
-            watch_seconds_min: 1800,
-            lifetimes: Lifetimes::default(),
-        };
         let registry = Registry::new(Arc::new(System), Authority::fixed(rights), Vec::new());
         let site = Self {
             registry: registry.admitting(built_in()),
-            tenant: Tenant {
-                name: "test".into(),
-                plane: plane.await.expect("an empty plane opens"),
-                base: tenant_kinds(),
-                settings: Arc::new(settings),
-            },
+            tenant: empty_tenant().await,
         };
         let namespace = json!({"metadata": {"name": "ns"}});
         let what = ("", "namespaces", "");
