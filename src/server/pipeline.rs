@@ -31,7 +31,7 @@ use std::future::poll_fn;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;
@@ -48,7 +48,6 @@ use crate::answer::respond::{
     Client, Delivery, Refusal, RepliedTo, Reply, add_flow_headers, refuse,
 };
 use crate::backend::PlaneApi;
-use crate::connection::Connection;
 use crate::operations::access_metrics::AccessOutcome;
 use crate::operations::flow_dump::DUMPS;
 use crate::operations::local::{DRAIN_PATH, REPORTS};
@@ -60,6 +59,7 @@ use crate::request::audit_id;
 use crate::request::audited::Audited;
 use crate::request::authorize::{Authorized, Notes, Requested, authorize};
 use crate::request::body::{RequestBody, discard_unread};
+use crate::request::caller::{Caller, Origin};
 use crate::request::charge::Charge;
 use crate::request::deadline::within;
 use crate::request::flow::FlowPlace;
@@ -72,33 +72,6 @@ use crate::request::route::{PlaneReference, Route, RouteError, parse_query};
 use crate::request::single::route as route_of;
 use crate::server_state::ServerState;
 use crate::watch::open_watches::OpenWatchEntry;
-use crate::watch::record::WatchForm;
-
-/// The sender of a request.
-pub(crate) struct Caller {
-    pub connection: Arc<Connection>,
-    pub origin: Origin,
-    /// The id of the plane that the peer means, unless its release is too old to name it.
-    pub plane: Option<HeaderValue>,
-}
-
-/// The way by which a request arrived.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Origin {
-    /// The request came from the client itself.
-    Client,
-    /// The request came from a peer to which the client is connected.
-    Peer {
-        /// The time until the deadline that the replica which received the request has set.
-        time_left: Option<Duration>,
-        /// The form in which that replica expects a watch.
-        watch_form: WatchForm,
-        /// True if another replica has answered a part of the watch.
-        resumed: bool,
-        /// True if that replica connects the client to a node or pod by itself.
-        connects: bool,
-    },
-}
 
 /// Answers a request. Every error becomes a reply.
 pub(crate) async fn serve(

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `route`, `request_info` | from path and method, which plane and which resource the request
 //! names |
+//! | `caller` | who sends it: a client, or a replica for its client |
 //! | `audit_id` | the id under which logs name the request |
 //! | `audited` | what the audit log says of the request |
 //! | `prove` | who the caller is: 401 |
@@ -32,6 +33,7 @@ pub(crate) mod authorize;
 pub(crate) mod beginning;
 pub(crate) mod body;
 pub(crate) mod budget;
+pub(crate) mod caller;
 pub(crate) mod charge;
 pub(crate) mod deadline;
 pub(crate) mod doorway;

@@ -24,8 +24,9 @@ use crate::nodes::tunnel::{Held, NodeBody, READ_LIMITS, Tunnel};
 use crate::nodes::upgrade::{TunnelOfReply, UpgradeOffer};
 use crate::peer::channel::stream::PeerStream;
 use crate::peer::headers::CONNECT_TO;
-use crate::pipeline::{Origin, Pipeline};
+use crate::pipeline::Pipeline;
 use crate::request::body::RequestBody;
+use crate::request::caller::Origin;
 use crate::request::request_info::{CONNECTED, RequestInfo};
 use crate::watch::open_watches::OpenWatchEntry;
 

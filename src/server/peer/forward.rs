@@ -55,7 +55,8 @@ use crate::peer::headers::{
 use crate::peer::pool::{Link, SendError};
 use crate::peer::transport::PeerTransport;
 use crate::peer::wire::PeerBody;
-use crate::pipeline::{Origin, Pipeline};
+use crate::pipeline::Pipeline;
+use crate::request::caller::Origin;
 use crate::request::prove::Located;
 use crate::request::request_info::RequestInfo;
 use crate::request::seat::PlaneSeat;

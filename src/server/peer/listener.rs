@@ -48,7 +48,8 @@ use crate::peer::headers::{
 };
 use crate::peer::transport::{MESSAGE_PATH, PeerTransport, SENDER};
 use crate::peer::wire;
-use crate::pipeline::{self, Caller, Origin};
+use crate::pipeline;
+use crate::request::caller::{Caller, Origin};
 use crate::request::inbound::Inbound;
 use crate::request::request_info::RequestInfo;
 use crate::request::route::{Route, parse_query};

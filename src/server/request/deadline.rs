@@ -8,7 +8,8 @@ use polyplane_apimachinery::time::{DurationError, parse_duration};
 use polyplane_registry::request::parameters::TIMEOUT;
 
 use crate::answer::respond::{Refusal, Reply};
-use crate::pipeline::{Origin, Pipeline};
+use crate::pipeline::Pipeline;
+use crate::request::caller::Origin;
 use crate::request::request_info::RequestInfo;
 
 impl Pipeline<'_> {
