@@ -56,6 +56,7 @@ use crate::request::doorway::Lane;
 use crate::request::inbound::Inbound;
 use crate::request::seats::Seats;
 use crate::server_state::ServerState;
+use crate::watch::packed;
 
 use std::convert::Infallible;
 use std::io;
@@ -344,8 +345,10 @@ async fn answer(
         // Before the caller is proven, because browsers send no credential with it.
         Some(_) if request.method() == Method::OPTIONS => preflight(request.headers()),
         _ => {
+            let packs = packed::is_wanted(&request);
             let request = request.map(Inbound::Client);
-            pipeline::serve(Arc::clone(&state), caller, request).await
+            let reply = pipeline::serve(Arc::clone(&state), caller, request).await;
+            if packs { packed::packed(reply) } else { reply }
         }
     };
     state.browsers.add_headers(origin, &mut reply);

@@ -17,6 +17,7 @@ use http_body::{Body, Frame, SizeHint};
 use crate::answer::body::{BodyEnd, ResponseBody};
 use crate::connection::open_connections::Unread;
 use crate::connection::unread::{Piece, Sending, UnreadAnswers};
+use crate::watch::packed;
 
 /// Longest piece in bytes. With more, h2 would queue more for a client that has given room for a byte; with less, a
 /// large answer would cost more frames.
@@ -46,18 +47,21 @@ pub(crate) struct CountedBody {
     /// True once the body has no more chunks.
     has_ended: bool,
     trailers: Option<Box<HeaderMap>>,
+    /// True if each chunk is compressed.
+    packs: bool,
     sent: Sent,
     _unread: Unread,
 }
 
 impl CountedBody {
-    pub(crate) fn new(body: ResponseBody, sent: Sent, unread: Unread) -> Self {
+    pub(crate) fn new(body: ResponseBody, packs: bool, sent: Sent, unread: Unread) -> Self {
         body.send_by(sent.sending());
         Self {
             body,
             rest: Bytes::new(),
             has_ended: false,
             trailers: None,
+            packs,
             sent,
             _unread: unread,
         }
@@ -72,6 +76,7 @@ impl CountedBody {
             }
             match ready!(Pin::new(&mut self.body).poll_frame(context)) {
                 Some(frame) => match frame?.into_data() {
+                    Ok(chunk) if self.packs => self.rest = packed::member(&chunk),
                     Ok(chunk) => self.rest = chunk,
                     Err(frame) => {
                         self.has_ended = true;

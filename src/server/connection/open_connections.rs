@@ -29,6 +29,7 @@ use crate::operations::drain::Drain;
 use crate::operations::exposition::{Exposition, Kind};
 use crate::request::limits::Limits;
 use crate::request::seats::{Seat, Seats};
+use crate::watch::packed::Packs;
 
 /// Longest time between the graceful close of a connection and its abort. Without it a client that
 /// never reads would keep its connection.
@@ -302,7 +303,8 @@ impl UnderWay {
     /// dropped.
     pub(crate) fn with(self, reply: Reply, sent: Sent) -> http::Response<CountedBody> {
         self.0.unread.fetch_add(1, Ordering::Relaxed);
-        reply.map(|body| CountedBody::new(body, sent, Unread(self)))
+        let packs = reply.extensions().get::<Packs>().is_some();
+        reply.map(|body| CountedBody::new(body, packs, sent, Unread(self)))
     }
 }
 

@@ -57,6 +57,36 @@ async fn large_answers_are_compressed_for_those_who_take_it() {
     assert_eq!(small.header("content-encoding"), "");
 }
 
+/// Each event can be read when it arrives.
+#[tokio::test]
+async fn a_watch_that_begins_with_a_list_is_compressed_for_those_who_take_it() {
+    let server = start().await;
+    let gzip = [("accept-encoding", "gzip")];
+    let watch = "/api/v1/pods?watch=1&allowWatchBookmarks=true";
+    let list = format!("{watch}&sendInitialEvents=true");
+    for protocol in PROTOCOLS {
+        let mut client = Client::admin(&server, protocol).await;
+        let mut answer = client.open(Method::GET, &list, &gzip, "").await;
+        let header = |name: &str| answer.headers()[name].to_str().expect("ASCII").to_owned();
+        let seen = ["content-encoding", "vary"].map(header);
+        assert_eq!(seen, ["gzip", "Accept-Encoding"]);
+        let mut text = String::new();
+        while text.matches('\n').count() < 3 {
+            let frame = answer.frame().await.expect("a frame").expect("no error");
+            let data = frame.into_data().expect("data");
+            flate2::read::MultiGzDecoder::new(&data[..])
+                .read_to_string(&mut text)
+                .expect("gzip");
+        }
+        assert!(text.ends_with("{\"n\":3}\n"), "{text}");
+        for (path, headers) in [(watch, &gzip[..]), (list.as_str(), &gzip[..0])] {
+            let mut other = Client::admin(&server, protocol).await;
+            let plain = other.open(Method::GET, path, headers, "").await;
+            assert!(!plain.headers().contains_key("content-encoding"), "{path}");
+        }
+    }
+}
+
 /// The fake's answer to a write has its body.
 #[tokio::test]
 async fn large_answers_to_writes_are_compressed_too() {
