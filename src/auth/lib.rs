@@ -10,6 +10,7 @@
 
 pub mod authenticator;
 pub mod authorizer;
+mod bootstrap_token;
 mod digest;
 pub mod front_proxy;
 pub mod jws;
@@ -37,6 +38,7 @@ pub use authorizer::{
     AllowAll, AlwaysDeny, Attributes, Authorizer, Decision, DenyAll, ForForeigners, Forbidden,
     HealthRules, METRICS_PATH, Masters, MetricsRules, PublicRules, Subject,
 };
+pub use bootstrap_token::BootstrapToken;
 pub use digest::{Digest, digest_of, hex};
 pub use front_proxy::{FrontProxy, FrontProxyHeaders};
 pub use keys::{

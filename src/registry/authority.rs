@@ -27,8 +27,11 @@ use polyplane_apimachinery::Str;
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_auth::rbac::policy_rule::PolicyRule;
 use polyplane_auth::service_account::VerifiedToken;
-use polyplane_auth::{Attributes, Authorizer, Decision, Forbidden, Subject, UserInfo};
+use polyplane_auth::{
+    Attributes, Authorizer, BootstrapToken, Decision, Forbidden, Subject, UserInfo,
+};
 use polyplane_plane::Snapshot;
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::SystemTime;
 use tokio::time::Instant;
@@ -254,10 +257,32 @@ impl<'a> AccessCheck<'a> {
         token: Arc<VerifiedToken>,
         now: SystemTime,
     ) -> Result<(), ApiError> {
-        let token = ProvenBy { token, now };
+        let token = ProvenBy::Account { token, now };
         token.check(self.cut().await?)?;
         self.token = Some(token);
         Ok(())
+    }
+
+    /// Checks whom a bootstrap token proves, and requires the same user of each state that the request
+    /// reads or writes against. Returns false if that is another one than `user`, because the Secret
+    /// has changed since it was read for him.
+    ///
+    /// # Errors
+    /// Returns 401 if the token proves nobody; 503 or 504 if the plane cannot be read here.
+    pub async fn prove_bootstrapper(
+        &mut self,
+        token: BootstrapToken,
+        user: &Arc<UserInfo>,
+        now: SystemTime,
+    ) -> Result<bool, ApiError> {
+        let found = tokens::bootstrapper(self.cut().await?, &token, now);
+        let found = found.map_err(|why| unauthorized(&why))?.user;
+        if found != *user {
+            return Ok(false);
+        }
+        let user = found;
+        self.token = Some(ProvenBy::Bootstrap { token, user, now });
+        Ok(true)
     }
 
     /// Checks one access of `user`, and records it if it was granted by the objects of the plane.
@@ -378,18 +403,38 @@ struct Granted {
 
 /// The token by which a caller was proven, and when.
 #[derive(Debug)]
-struct ProvenBy {
-    token: Arc<VerifiedToken>,
-    now: SystemTime,
+enum ProvenBy {
+    /// That of a service account.
+    Account {
+        token: Arc<VerifiedToken>,
+        now: SystemTime,
+    },
+    /// A bootstrap token, which proves this user.
+    Bootstrap {
+        token: BootstrapToken,
+        user: Arc<UserInfo>,
+        now: SystemTime,
+    },
 }
 
 impl ProvenBy {
     fn check(&self, cut: &Snapshot) -> Result<(), ApiError> {
-        tokens::check_live(cut, &self.token, self.now).map_err(|why| {
-            tracing::debug!(%why, "unauthorized");
-            ApiError::unauthorized("Unauthorized")
-        })
+        match self {
+            Self::Account { token, now } => {
+                tokens::check_live(cut, token, *now).map_err(|why| unauthorized(&why))
+            }
+            Self::Bootstrap { token, user, now } => match tokens::bootstrapper(cut, token, *now) {
+                Ok(found) if found.user == *user => Ok(()),
+                Ok(_) => Err(unauthorized(&"its Secret names other groups")),
+                Err(why) => Err(unauthorized(&why)),
+            },
+        }
     }
+}
+
+fn unauthorized(why: &dyn Display) -> ApiError {
+    tracing::debug!(%why, "unauthorized");
+    ApiError::unauthorized("Unauthorized")
 }
 
 impl GrantedAccess {

@@ -4,7 +4,10 @@
 //! A verified token (see [`polyplane_auth::service_account`]) says that the plane has signed it. It
 //! proves its account only while the account, and the pod, Secret or node that it is bound to, exist.
 //! That is decided in the state that a request reads or writes against, like its roles, so a token is
-//! refused by the first request after a deletion was acknowledged, at every replica.
+//! refused by the first request after a deletion was acknowledged, at every replica. So is a bootstrap
+//! token, which is nothing but its Secret.
+
+mod bootstrap;
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -19,6 +22,8 @@ use polyplane_auth::service_account::claims::{Binding, ObjectClaim};
 use polyplane_auth::service_account::issuer::TokenIssuer;
 use polyplane_auth::service_account::{LEEWAY, TokenFault, VerifiedToken};
 use polyplane_plane::{Flags, Key, Snapshot};
+
+pub use bootstrap::{Bootstrapper, bootstrapper};
 
 /// The type of a Secret that holds a token.
 pub const TOKEN_SECRET: &str = "kubernetes.io/service-account-token";
