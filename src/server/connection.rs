@@ -10,6 +10,7 @@ pub(crate) mod goaway;
 pub(crate) mod open_connections;
 mod plain_http;
 pub(crate) mod requests;
+mod reset_delay;
 pub(crate) mod tls;
 pub(crate) mod unread;
 mod verdicts;
@@ -46,6 +47,7 @@ use crate::connection::counted_body::Sent;
 use crate::connection::goaway::close_if_stopping;
 use crate::connection::open_connections::{Closing, Lifetime, OpenConnection};
 use crate::connection::requests::{Requests, answer_of_next};
+use crate::connection::reset_delay::DelayedReset;
 use crate::connection::tls::ALPN_H2;
 use crate::connection::unread::{Sending, Sweeper, UnreadAnswers};
 use crate::nodes::upgrade::{ClientUpgrade, Session};
@@ -508,6 +510,7 @@ async fn serve_h1(
     let session: Arc<Mutex<Option<Session>>> = Arc::default();
     let (sending, unread) = (Arc::<Sending>::default(), Arc::<UnreadAnswers>::default());
     let mut sweeper = Sweeper::new(Arc::clone(&unread), &state.limits);
+    let (stream, delay) = DelayedReset::new(stream);
     let service = {
         let (state, session) = (Arc::clone(state), Arc::clone(&session));
         let requests = open.requests();
@@ -520,13 +523,14 @@ async fn serve_h1(
             };
             let (session, drain) = (Arc::clone(&session), Arc::clone(&state.drain));
             let sent = Sent::Alone(Arc::clone(&sending), Arc::clone(&unread));
+            let delay = delay.clone();
             async move {
                 let mut reply = work.await;
                 if let Some(upgrade) = upgrade {
                     (reply, *session.lock()) = upgrade.answer(reply);
                 }
                 close_if_stopping(&drain, &mut reply);
-                Ok::<_, Infallible>(under_way.with(reply, sent))
+                Ok::<_, Infallible>(under_way.with(delay.noted(reply), sent))
             }
         })
     };
@@ -564,14 +568,15 @@ async fn serve_h1(
         }
     }
     let session = session.lock().take();
-    if let Some(session) = session {
-        serve_upgraded(state, session).await;
-    }
+    serve_upgraded(state, session).await;
     Ok(())
 }
 
-/// Serves a connection after its upgrade.
-async fn serve_upgraded(state: &ServerState, session: Session) {
+/// Serves a connection after its upgrade, if it was upgraded.
+async fn serve_upgraded(state: &ServerState, session: Option<Session>) {
+    let Some(session) = session else {
+        return;
+    };
     tokio::select! {
         // First, because a server that aborts does not wait. Otherwise the watch itself ends when
         // the server ends watches.

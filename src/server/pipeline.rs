@@ -44,9 +44,7 @@ use polyplane_registry::{AnswerBody, TokenReviewer, Verb};
 
 use crate::answer::body::WatchGauge;
 use crate::answer::finish::{count, finish};
-use crate::answer::respond::{
-    Client, Delivery, Refusal, RepliedTo, Reply, add_flow_headers, refuse,
-};
+use crate::answer::respond::{Client, Delivery, Refusal, Reply, add_flow_headers, refuse};
 use crate::backend::PlaneApi;
 use crate::operations::access_metrics::AccessOutcome;
 use crate::operations::flow_dump::DUMPS;
@@ -102,10 +100,10 @@ pub(crate) async fn serve(
         let mut answering = pin!(AssertUnwindSafe(answer(&state, &head, &mut body)).catch_unwind());
         poll_fn(|context| charge.poll(answering.as_mut(), context)).await
     };
-    let reply = answered.unwrap_or_else(|_| panicked(&state, &head));
+    let mut reply = answered.unwrap_or_else(|_| panicked(&state, &head));
     // Before the reply, because some clients lose a reply that arrives before they have sent their
     // body.
-    discard_unread(&state, &parts, &mut body, RepliedTo::of(&reply), &charge).await;
+    discard_unread(&state, &parts, &mut body, &mut reply, &charge).await;
     finish(&parts.method, audit_id, reply)
 }
 

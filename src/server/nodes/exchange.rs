@@ -223,6 +223,7 @@ fn nothing() -> OutgoingBody {
 fn outgoing(body: RequestBody) -> OutgoingBody {
     match body {
         RequestBody::Coming(coming) => coming.boxed_unsync(),
+        RequestBody::Cut => nothing(),
         RequestBody::Read { bytes, .. } if bytes.is_empty() => nothing(),
         RequestBody::Read { bytes, .. } => Full::new(bytes)
             .map_err(|never| match never {})

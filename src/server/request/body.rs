@@ -10,7 +10,7 @@ use http_body_util::BodyExt as _;
 use polyplane_apimachinery::status::ApiError;
 use tokio::time::timeout;
 
-use crate::answer::respond::{Refusal, RepliedTo};
+use crate::answer::respond::{Refusal, RepliedTo, Reply};
 use crate::pipeline::Pipeline;
 use crate::request::budget::{Exhausted, Reservation};
 use crate::request::charge::Charge;
@@ -27,7 +27,14 @@ pub(crate) enum RequestBody {
         bytes: Bytes,
         _room: Option<Reservation>,
     },
+    /// The body is longer than the limit. What was read of it is gone, and the rest is never read.
+    Cut,
 }
+
+/// Marks a reply to a client that may still be sending the body of its request, because the rest of it is never
+/// read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BodyUnread;
 
 impl RequestBody {
     /// Returns the body of a request that has none.
@@ -39,40 +46,46 @@ impl RequestBody {
     }
 }
 
-/// Reads a body that no stage has read to its end, within limits.
+/// Reads a body that no stage has read to its end, within limits. Marks the reply if there is more of it.
 pub(crate) async fn discard_unread(
     state: &ServerState,
     parts: &Parts,
     body: &mut RequestBody,
-    caller: RepliedTo,
+    reply: &mut Reply,
     charge: &Charge<'_>,
 ) {
-    let RequestBody::Coming(rest) = body else {
-        return;
-    };
-    if parts.headers.contains_key(EXPECT) {
+    let is_whole = match body {
+        RequestBody::Read { .. } => true,
+        RequestBody::Cut => false,
+        RequestBody::Coming(rest) if rest.is_end_stream() => true,
         // The client waits with its body for `100 Continue`. The server has not sent that, because
         // no stage has read the body.
-        return;
-    }
-    let seat = match caller {
-        RepliedTo::Stranger => Some(state.metrics.discards.take()),
-        RepliedTo::Anybody => None,
+        RequestBody::Coming(_) if parts.headers.contains_key(EXPECT) => true,
+        RequestBody::Coming(rest) => {
+            let seat = match RepliedTo::of(reply) {
+                RepliedTo::Stranger => Some(state.metrics.discards.take()),
+                RepliedTo::Anybody => None,
+            };
+            // Without the limit, unproven clients could make the server read any number of bodies.
+            !matches!(seat, Some(None))
+                && discard(rest, DISCARDED_BYTES_MAX, DISCARD_PATIENCE, charge).await
+        }
     };
-    // Without the limit, unproven clients could make the server read any number of bodies.
-    if !matches!(seat, Some(None)) {
-        discard(rest, DISCARDED_BYTES_MAX, DISCARD_PATIENCE, charge).await;
+    if !is_whole {
+        reply.extensions_mut().insert(BodyUnread);
     }
 }
 
 impl Pipeline<'_> {
     /// Returns the whole body. It is read once, even if the request is forwarded several times.
     pub(crate) async fn body(&mut self, located: &Located) -> Result<Bytes, Refusal> {
+        let bytes_max = self.state.limits.body_bytes_max;
+        let too_long = || ApiError::request_entity_too_large(format!("limit is {bytes_max}"));
         let coming = match self.body {
             RequestBody::Read { bytes, .. } => return Ok(bytes.clone()),
+            RequestBody::Cut => return Err(too_long().into()),
             RequestBody::Coming(coming) => coming,
         };
-        let bytes_max = self.state.limits.body_bytes_max;
         let mut reservation = self.state.metrics.bodies.reserve(located.record());
         match read_body(coming, bytes_max, &mut reservation, self.charge).await {
             Ok(bytes) => {
@@ -101,11 +114,14 @@ impl Pipeline<'_> {
                 // The client of a body that is announced as longer would still be sending.
                 if !awaits_continue && coming.size_hint().lower() <= read_max as u64 {
                     let rest = read_max.saturating_sub(read);
-                    discard(coming, rest, OVERRUN_PATIENCE, self.charge).await;
+                    let is_whole = discard(coming, rest, OVERRUN_PATIENCE, self.charge).await;
                     // Otherwise `discard_unread` would read and wait again.
-                    *self.body = RequestBody::empty();
+                    *self.body = match is_whole {
+                        true => RequestBody::empty(),
+                        false => RequestBody::Cut,
+                    };
                 }
-                Err(ApiError::request_entity_too_large(format!("limit is {bytes_max}")).into())
+                Err(too_long().into())
             }
             Err(BodyError::Broken(source)) => {
                 Err(ApiError::bad_request(format!("error reading the body: {source}")).into())
@@ -185,12 +201,17 @@ const DISCARDED_BYTES_MAX: usize = 256 << 10;
 /// to a slow client.
 const DISCARD_PATIENCE: Duration = Duration::from_millis(500);
 
-/// Reads a body to its end without keeping it, within limits, and charges what is read. Some clients
-/// (curl among them) report a broken stream and never show a reply that arrives before they have
-/// sent their body, and a connection of HTTP/1.1 can only be used again if the body was read.
-async fn discard(body: &mut Inbound, bytes_max: usize, patience: Duration, charge: &Charge<'_>) {
+/// Reads a body to its end without keeping it, within limits, and charges what is read. Returns false if there is
+/// more of it. Some clients (curl among them) report a broken stream and never show a reply that arrives before they
+/// have sent their body, and a connection of HTTP/1.1 can only be used again if the body was read.
+async fn discard(
+    body: &mut Inbound,
+    bytes_max: usize,
+    patience: Duration,
+    charge: &Charge<'_>,
+) -> bool {
     if body.is_end_stream() {
-        return;
+        return true;
     }
     let reading = async {
         let mut left = bytes_max;
@@ -199,10 +220,11 @@ async fn discard(body: &mut Inbound, bytes_max: usize, patience: Duration, charg
             charge.receive(length);
             match left.checked_sub(length) {
                 Some(less) => left = less,
-                None => return,
+                None => return false,
             }
         }
+        true
     };
     // On a time-out, answer a slow client all the same.
-    let _ = timeout(patience, reading).await;
+    timeout(patience, reading).await.unwrap_or(false)
 }

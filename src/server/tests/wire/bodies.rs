@@ -131,6 +131,42 @@ async fn a_refusal_does_not_overtake_the_rest_of_the_body() {
     }
 }
 
+/// With HTTP/2 the stream alone is reset, without an error, once the answer is sent.
+#[tokio::test]
+async fn a_client_of_http1_reads_its_refusal_before_the_connection_is_reset() {
+    let server = start().await;
+    for (token, status) in [("nonsense", "401"), (server.pki.admin_token(), "413")] {
+        let head = format!(
+            "POST {PODS} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\
+             Content-Length: 1000000000\r\n\r\n"
+        );
+        let stream = connect(server.address, &server.pki, Protocol::Http1, None).await;
+        let (mut reader, mut writer) = tokio::io::split(stream);
+        writer.write_all(head.as_bytes()).await.expect("sent");
+        let piece = vec![b' '; 16 << 10];
+        // It ends when the connection is reset; before that, it waits for room.
+        let sending = async { while writer.write_all(&piece).await.is_ok() {} };
+        let mut answer = Vec::new();
+        let reading = async {
+            while !answer.ends_with(b"}\n") {
+                let read = reader.read_buf(&mut answer).await.expect("an answer");
+                assert_ne!(read, 0, "a whole answer");
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        };
+        tokio::select! {
+            () = sending => panic!("the connection is reset although there is an answer to read"),
+            () = reading => {}
+        }
+        let answer = String::from_utf8(answer).expect("text");
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status} ")),
+            "{answer}"
+        );
+        assert!(answer.contains("connection: close\r\n"), "{answer}");
+    }
+}
+
 /// The server does not wait without limit for a body that no stage needs.
 #[tokio::test]
 async fn a_refusal_does_not_wait_for_a_body_that_never_ends() {
