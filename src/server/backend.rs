@@ -8,11 +8,12 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use polyplane_apimachinery::schema::Schemas;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_auth::service_account::issuer::TokenIssuer;
-use polyplane_auth::{Authenticator, ChainJudge, ClientChain, Verdict};
+use polyplane_auth::{Authenticator, BootstrapToken, ChainJudge, ClientChain, UserInfo, Verdict};
 use polyplane_fairness::{PlaneMeter, VirtualTime};
 use polyplane_plane::{Memory, Snapshot};
 use polyplane_registry::{AccessCheck, Answer, Kinds, ResourceRequest};
@@ -90,6 +91,15 @@ pub enum LocateError {
     /// Another replica answers for the plane, named if it is known. This replica did nothing.
     #[error("the control plane is served by another replica")]
     Moved(Option<Peer>),
+}
+
+/// The reason why it cannot be said whom a bootstrap token proves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotJudged {
+    /// The plane sleeps, and was, or others were, woken too often for callers who are not proven.
+    TooManyWakes,
+    /// The plane cannot be read here.
+    Plane(LocateError),
 }
 
 /// Access to planes, and everything else that the server reports.
@@ -204,6 +214,23 @@ pub trait PlaneRecord: Send + Sync {
     /// Returns the authenticator of bearer tokens. It needs no object of the plane: whether what a
     /// token rests on still exists is decided in the state that the request reads.
     fn bearer(&self) -> &dyn Authenticator;
+
+    /// Returns whether bootstrap tokens prove users of the plane. Reads memory only.
+    fn takes_bootstrap_tokens(&self) -> bool {
+        false
+    }
+
+    /// Returns the user whom a bootstrap token proves in the newest state of the plane; `None` if it proves
+    /// nobody. The server calls this at the owner, for callers who are not proven, so a plane that sleeps
+    /// is woken for it at a bounded rate, and the wait ends at the deadline.
+    fn bootstrapper<'a>(
+        &'a self,
+        _token: &'a BootstrapToken,
+        _now: SystemTime,
+        _deadline: tokio::time::Instant,
+    ) -> BoxFuture<'a, Result<Option<Arc<UserInfo>>, NotJudged>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
 
     /// Returns what judges tokens of others whom the plane believes, for reviews; `None` if it believes nobody.
     fn token_reviewer(&self) -> Option<Arc<dyn Authenticator>> {

@@ -200,6 +200,7 @@ impl Connection {
             time_left: None,
             resumed: false,
             connects: false,
+            proves: false,
             plane: None,
         }
     }

@@ -45,7 +45,8 @@ mod watch;
 
 pub use answer::browsers::{BrowserOptions, BrowserProblem, Browsers};
 pub use backend::{
-    Backend, BoxFuture, CheckScope, HealthCheck, LocateError, Location, Peer, PlaneApi, PlaneRecord,
+    Backend, BoxFuture, CheckScope, HealthCheck, LocateError, Location, NotJudged, Peer, PlaneApi,
+    PlaneRecord,
 };
 pub use connection::goaway::GOAWAY_CHANCE_MAX;
 pub use nodes::{KubeletIdentity, KubeletTls, KubeletTlsError, NodeAccess};

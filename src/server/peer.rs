@@ -39,6 +39,7 @@ pub(crate) mod listener;
 #[cfg(test)]
 mod measured;
 pub(crate) mod pool;
+pub(crate) mod proof;
 #[cfg(test)]
 mod tests;
 pub(crate) mod transport;

@@ -53,6 +53,7 @@ use crate::operations::metrics::Labels;
 use crate::operations::observe::{OpenWatch, labels_of};
 use crate::peer::forward::{Destination, OwnerSearch, moved_reply};
 use crate::peer::headers::{MovedTo, strip};
+use crate::peer::proof::proven_reply;
 use crate::request::audit_id;
 use crate::request::audited::Audited;
 use crate::request::authorize::{Authorized, Notes, Requested, authorize};
@@ -195,8 +196,10 @@ async fn answer(state: &Arc<ServerState>, head: &ParsedHead<'_>, body: &mut Requ
     if let Some(uids) = pipeline.flow.uids.take() {
         add_flow_headers(&mut reply, uids);
     }
-    let counted = (pipeline.counted_labels(), &pipeline.access);
-    count(state, counted, (started, pipeline.flow.queued), &reply);
+    if !head.caller.is_for_proof() {
+        let counted = (pipeline.counted_labels(), &pipeline.access);
+        count(state, counted, (started, pipeline.flow.queued), &reply);
+    }
     reply
 }
 
@@ -335,6 +338,9 @@ impl Pipeline<'_> {
                 }
                 found => found?,
             };
+            if self.caller.is_for_proof() {
+                return Ok(proven_reply());
+            }
             self.count_as_proven(plane, &located)?;
             let record = &**located.record();
             self.charge.to(record.meter());

@@ -35,6 +35,7 @@ use crate::request::flow::Flows;
 use crate::request::heavy::HeavyWork;
 use crate::request::impersonate::memory::ModeMemory;
 use crate::request::limits::Limits;
+use crate::request::proofs::Proofs;
 use crate::request::single::SinglePlane;
 use crate::request::turn::Gate;
 use crate::watch::open_watches::OpenWatches;
@@ -55,6 +56,8 @@ pub(crate) struct ServerState {
     pub long_polls: LongPolls,
     /// Lets unproven work in, as one plane among the others.
     pub doorway: Arc<Doorway>,
+    /// The proofs that wait for the owner of their plane.
+    pub proofs: Arc<Proofs>,
     /// The requests of each plane by its priority levels.
     pub flows: Flows,
     /// The time from which [`Self::now`] counts.
@@ -134,6 +137,7 @@ impl ServerState {
             checks: Checks::new(backend.checks(), Arc::clone(&drain)),
             metrics,
             doorway: Doorway::new(&gate, &unproven, workers),
+            proofs: Arc::default(),
             heavy: HeavyWork::new(gate.time(), workers),
             long_polls: LongPolls::default(),
             unproven,
@@ -204,6 +208,10 @@ impl ServerState {
             "Answers given up because nobody fetched them.",
         );
         out.sample(name, &[], self.abandoned_answers.load(Ordering::Relaxed));
+        let name = "polyplane_waiting_proofs";
+        let help = "Bootstrap tokens that wait for the owner of their control plane to judge them.";
+        out.family(name, Kind::Gauge, help);
+        out.sample(name, &[], self.proofs.waiting());
         if let Some(side) = &self.peers {
             self.expose_peers(side, &mut out);
         }

@@ -203,7 +203,7 @@ impl<'a> OwnerSearch<'a> {
     ///
     /// # Errors
     /// Returns a refusal if there were too many attempts.
-    async fn moved(&mut self, moved: Option<MovedTo>) -> Result<(), Refusal> {
+    pub(super) async fn moved(&mut self, moved: Option<MovedTo>) -> Result<(), Refusal> {
         self.hint = moved.and_then(|moved| moved.peer);
         if self.hint.is_some() && self.tries < TRIES_AT_ONCE {
             self.tries += 1;
@@ -400,7 +400,7 @@ impl Pipeline<'_> {
     }
 
     /// Returns the request to send to the peer.
-    fn peer_request(
+    pub(super) fn peer_request(
         &self,
         (peer, located): (&Peer, &Located),
         body: Bytes,
@@ -441,7 +441,7 @@ impl Pipeline<'_> {
         Ok(request)
     }
 
-    async fn send(
+    pub(super) async fn send(
         &self,
         transport: &PeerTransport,
         link: &Link,
@@ -512,7 +512,7 @@ fn chosen(own: &str, located: Peer, hint: Option<Peer>) -> Option<Peer> {
 }
 
 /// The outcome of sending a request to a peer.
-enum Sent {
+pub(super) enum Sent {
     Answer(Response<PeerStream>),
     /// Nothing was sent, or the peer that received it has left the ring; the request may be sent
     /// again.

@@ -18,7 +18,7 @@ use crate::peer::channel::frame::{
 };
 use crate::peer::headers::{
     self, CHAIN, CONNECT_TO, CONNECTS, FORWARDED_BY, ForwardedClient, LIMITED, Limited, MEANT_FOR,
-    MOVED, MovedTo, SENT_UP_TO, WATCH_PROTOBUF, WATCH_RECORDS,
+    MOVED, MovedTo, PROVES, SENT_UP_TO, WATCH_PROTOBUF, WATCH_RECORDS,
 };
 use crate::peer::transport::{MESSAGE_PATH, SENDER};
 use crate::peer::wire;
@@ -54,6 +54,7 @@ fn frames() -> Vec<Written> {
         time_left: Some(std::time::Duration::from_millis(59_000)),
         resumed: false,
         connects: false,
+        proves: false,
         plane: None,
     };
     received.add(&mut forwarded);
@@ -173,6 +174,7 @@ fn frozen_words_of_peers() {
         MEANT_FOR,
         LIMITED,
         MOVED,
+        PROVES,
         SENDER,
         SENT_UP_TO,
         WATCH_RECORDS,

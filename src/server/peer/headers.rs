@@ -62,6 +62,10 @@ pub(crate) const LIMITED: HeaderName = HeaderName::from_static("x-polyplane-limi
 /// ignores and sends no such header; the owner then answers by itself, without an upgrade.
 pub(crate) const CONNECTS: HeaderName = HeaderName::from_static("x-polyplane-connects");
 
+/// Marks a request that asks only whether its caller is proven. It has no body, and the owner answers 204,
+/// or the refusal. An older replica, which ignores the header, proves nobody by such a token.
+pub(crate) const PROVES: HeaderName = HeaderName::from_static("x-polyplane-proves");
+
 /// Marks an answer whose body is the target to which a replica connects its client.
 pub(crate) const CONNECT_TO: HeaderName = HeaderName::from_static("x-polyplane-connect-to");
 
@@ -159,6 +163,8 @@ pub(crate) struct ForwardedClient {
     pub resumed: bool,
     /// True if that replica connects the client to a node or pod.
     pub connects: bool,
+    /// True if that replica asks only whether the caller is proven.
+    pub proves: bool,
     /// The id of the plane that the request is meant for.
     pub plane: Option<HeaderValue>,
 }
@@ -174,6 +180,7 @@ impl ForwardedClient {
             time_left: millis.map(Duration::from_millis),
             resumed: headers.remove(RESUMED).is_some(),
             connects: headers.remove(CONNECTS).is_some(),
+            proves: headers.remove(PROVES).is_some(),
             plane: headers.remove(PLANE),
         };
         strip(headers);
@@ -193,6 +200,9 @@ impl ForwardedClient {
         }
         if self.connects {
             headers.insert(CONNECTS, HeaderValue::from_static("1"));
+        }
+        if self.proves {
+            headers.insert(PROVES, HeaderValue::from_static("1"));
         }
         if self.resumed {
             headers.insert(RESUMED, HeaderValue::from_static("1"));
@@ -328,6 +338,7 @@ mod tests {
             time_left: Some(Duration::from_millis(1500)),
             resumed: true,
             connects: true,
+            proves: true,
             plane: Some(HeaderValue::from_static("cp-1")),
         };
         let mut headers = map(&[("accept", "*/*")]);
@@ -335,7 +346,7 @@ mod tests {
         let back = ForwardedClient::take(&mut headers);
         assert_eq!((back.chain, back.remote), (received.chain, received.remote));
         assert_eq!((back.time_left, back.resumed), (received.time_left, true));
-        assert!(back.connects);
+        assert!(back.connects && back.proves);
         assert_eq!(back.plane, received.plane);
         assert_eq!(headers, map(&[("accept", "*/*")]));
     }

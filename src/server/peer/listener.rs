@@ -372,6 +372,7 @@ async fn answer(
             watch_form,
             resumed: received.resumed,
             connects: received.connects,
+            proves: received.proves,
         };
         let caller = Arc::new(Caller {
             connection,

@@ -93,6 +93,8 @@ impl Pipeline<'_> {
         let recorded = match (self.audited.take(), answered) {
             (Some(audited), Ok(reply)) => audited.complete(reply.status().as_u16()),
             (Some(audited), Err(refusal)) => audited.refused(refusal),
+            // The peer that asks for a proof records its refusal.
+            (None, _) if self.caller.is_for_proof() => return,
             (None, Err(refusal)) if refusal.is_unproven() => self.audit_unproven(refusal),
             (None, _) => return,
         };

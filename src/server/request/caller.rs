@@ -31,5 +31,14 @@ pub(crate) enum Origin {
         resumed: bool,
         /// True if that replica connects the client to a node or pod by itself.
         connects: bool,
+        /// True if that replica asks only whether the caller is proven.
+        proves: bool,
     },
+}
+
+impl Caller {
+    /// Returns whether a peer asks only whether the caller is proven.
+    pub(crate) fn is_for_proof(&self) -> bool {
+        matches!(self.origin, Origin::Peer { proves: true, .. })
+    }
 }

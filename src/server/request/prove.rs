@@ -15,23 +15,34 @@ use http::{HeaderMap, HeaderValue};
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_auth::service_account::VerifiedToken;
 use polyplane_auth::service_account::claims::Binding;
-use polyplane_auth::{Authentication, Authenticator as _, Credentials, Denied, UserInfo, Verdict};
+use polyplane_auth::{
+    Authentication, Authenticator as _, BootstrapToken, Credentials, Denied, UserInfo, Verdict,
+};
 use polyplane_registry::AccessCheck;
 
 use crate::answer::respond::{Refusal, Reply};
 use crate::backend::{LocateError, PlaneApi, PlaneRecord};
 use crate::connection::Connection;
 use crate::documents::paths;
+use crate::peer::proof::PROOF_TIME_MAX;
 use crate::pipeline::Pipeline;
 use crate::request::plane_limits::is_root;
 use crate::request::route::PlaneReference;
 use crate::request::seats::too_many;
 use crate::server_state::ServerState;
 
-/// Proof of who the caller is. Only `prove` makes one.
+/// A token that proves a caller only while objects of the plane say so.
+enum RestsOn {
+    /// That of a service account.
+    Account(Arc<VerifiedToken>),
+    /// A bootstrap token.
+    Bootstrap(BootstrapToken),
+}
+
+/// Proof of who the caller is. Only this file and `peer::proof` make one.
 pub(crate) struct Proven {
     user: Arc<UserInfo>,
-    token: Option<Arc<VerifiedToken>>,
+    rests_on: Option<RestsOn>,
     /// True if the caller's certificate proves the user.
     by_certificate: bool,
 }
@@ -41,15 +52,34 @@ impl Proven {
         &self.user
     }
 
-    /// Returns the token that proves the user, if it is one whose objects have to be looked up.
+    /// Returns the token that proves the user, if that is a service account.
     pub(crate) fn token(&self) -> Option<&Arc<VerifiedToken>> {
-        self.token.as_ref()
+        match &self.rests_on {
+            Some(RestsOn::Account(token)) => Some(token),
+            Some(RestsOn::Bootstrap(_)) | None => None,
+        }
+    }
+
+    /// Returns the proof of a user whom the owner of the plane has proven by a bootstrap token.
+    pub(crate) fn by_bootstrap_token(user: Arc<UserInfo>, token: BootstrapToken) -> Self {
+        Self {
+            rests_on: Some(RestsOn::Bootstrap(token)),
+            ..Self::by(user)
+        }
+    }
+
+    fn by_account(token: Arc<VerifiedToken>) -> Self {
+        Self {
+            user: Arc::clone(&token.user),
+            rests_on: Some(RestsOn::Account(token)),
+            by_certificate: false,
+        }
     }
 
     fn by(user: Arc<UserInfo>) -> Self {
         Self {
             user,
-            token: None,
+            rests_on: None,
             by_certificate: false,
         }
     }
@@ -135,7 +165,8 @@ impl Pipeline<'_> {
         plane: PlaneReference<'_>,
     ) -> Result<(Located, Proven), Refusal> {
         let connection = &self.caller.connection;
-        if connection.is_strange() {
+        // A peer that asks for a proof vouches for nobody.
+        if connection.is_strange() || self.caller.is_for_proof() {
             let located = self
                 .among_strangers(Box::pin(self.locate_and_prove_now(plane)))
                 .await;
@@ -365,31 +396,57 @@ impl Pipeline<'_> {
         }
         let credentials = self.credentials(now);
         let connection = &self.caller.connection;
-        let proven = prove(&**located.record(), connection, &credentials).await;
-        proven.map_err(|why| unauthorized(&why))
+        let record = &**located.record();
+        let open = match judge(record, connection, &credentials) {
+            Judged::Proven(proven) => return Ok(proven),
+            Judged::Open(open) => open,
+        };
+        // Before servers of others, so that they never get a good one.
+        if let Some(token) = bootstrap_token(record, &credentials) {
+            // Boxed, because few requests carry one.
+            let proven = Box::pin(self.prove_bootstrapper(located, token, now)).await?;
+            if let Some(proven) = proven {
+                return Ok(proven);
+            }
+        }
+        open.settle().await.map_err(|why| unauthorized(&why))
     }
 
     /// Checks that what the caller's token rests on exists.
     ///
     /// # Errors
-    /// Returns 401 if it does not; 503 or 504 if the plane cannot be read here.
+    /// Returns 401 if it does not, *moved* if the caller has to be proven anew, and 503 or 504 if the plane
+    /// cannot be read here.
     pub(crate) async fn prove_token(
         &mut self,
         awake: &dyn PlaneApi,
         proven: &Proven,
         access_check: &mut AccessCheck<'_>,
     ) -> Result<(), Refusal> {
-        let Some(token) = proven.token() else {
-            return Ok(());
+        let now = SystemTime::now();
+        let live = match &proven.rests_on {
+            None => return Ok(()),
+            Some(RestsOn::Account(token)) => access_check.prove(Arc::clone(token), now).await,
+            Some(RestsOn::Bootstrap(token)) => {
+                let same = access_check.prove_bootstrapper(token.clone(), proven.user(), now);
+                match same.await {
+                    Ok(true) => Ok(()),
+                    // The caller is to be proven anew: by what the Secret says now, or here and not by the
+                    // owner before this one.
+                    Ok(false) => Err(ApiError::moved()),
+                    Err(error) => Err(error),
+                }
+            }
         };
-        let live = access_check.prove(Arc::clone(token), SystemTime::now());
-        if let Err(error) = live.await {
+        if let Err(error) = live {
             if error.code == 401 {
                 self.access.is_refuted(self.started.elapsed());
             }
             return Err(error.into());
         }
-        if let Binding::HeldBy(secret) = &token.claims.binding {
+        if let Some(token) = proven.token()
+            && let Binding::HeldBy(secret) = &token.claims.binding
+        {
             awake.held_token_used(&token.claims.namespace, secret);
         }
         Ok(())
@@ -409,20 +466,47 @@ impl Pipeline<'_> {
     }
 }
 
-/// Proves a caller by a plane's record: first by its certificate, then by its token.
-///
-/// # Errors
-/// Returns the reason why neither proves anybody.
-pub(crate) async fn prove(
-    record: &dyn PlaneRecord,
+/// What a plane's record says about a caller, as far as memory tells.
+enum Judged<'a> {
+    /// The caller is proven.
+    Proven(Proven),
+    /// Nothing in memory proves the caller.
+    Open(Unsettled<'a>),
+}
+
+/// A judgement that may depend on servers of others.
+struct Unsettled<'a> {
+    /// The reason why the certificate proves nobody, if there is one.
+    denied: Option<Denied>,
+    by_token: Verdict<'a, Authentication>,
+}
+
+impl Unsettled<'_> {
+    /// Waits for the judgement.
+    ///
+    /// # Errors
+    /// Returns the reason why neither certificate nor token proves anybody.
+    async fn settle(self) -> Result<Proven, Denied> {
+        match self.by_token.await {
+            Authentication::User(user) => Ok(Proven::by(user)),
+            Authentication::Token(token) => Ok(Proven::by_account(token)),
+            Authentication::Denied(why) => Err(self.denied.unwrap_or(why)),
+            Authentication::NoOpinion => Err(self.denied.unwrap_or(Denied::Nothing)),
+        }
+    }
+}
+
+/// Judges a caller by a plane's record: first by its certificate, then by its token.
+fn judge<'a>(
+    record: &'a dyn PlaneRecord,
     connection: &Connection,
-    credentials: &Credentials<'_>,
-) -> Result<Proven, Denied> {
+    credentials: &'a Credentials<'a>,
+) -> Judged<'a> {
     let mut denied = None;
     if connection.chain().is_some() {
         match connection.user_of_chain(record.clients(), credentials.now) {
             Ok(user) => {
-                return Ok(Proven {
+                return Judged::Proven(Proven {
                     by_certificate: true,
                     ..Proven::by(user)
                 });
@@ -430,16 +514,42 @@ pub(crate) async fn prove(
             Err(why) => denied = Some(why),
         }
     }
-    match record.bearer().authenticate(credentials).await {
-        Authentication::User(user) => Ok(Proven::by(user)),
-        Authentication::Token(token) => Ok(Proven {
-            user: Arc::clone(&token.user),
-            token: Some(token),
-            by_certificate: false,
-        }),
-        Authentication::Denied(why) => Err(denied.unwrap_or(why)),
-        Authentication::NoOpinion => Err(denied.unwrap_or(Denied::Nothing)),
+    match record.bearer().authenticate(credentials) {
+        Verdict::Now(Some(Authentication::User(user))) => Judged::Proven(Proven::by(user)),
+        Verdict::Now(Some(Authentication::Token(token))) => {
+            Judged::Proven(Proven::by_account(token))
+        }
+        by_token => Judged::Open(Unsettled { denied, by_token }),
     }
+}
+
+/// Returns the caller's token if it is one that may be a bootstrap token of the plane.
+fn bootstrap_token(
+    record: &dyn PlaneRecord,
+    credentials: &Credentials<'_>,
+) -> Option<BootstrapToken> {
+    let token = credentials.bearer.and_then(BootstrapToken::read)?;
+    record.takes_bootstrap_tokens().then_some(token)
+}
+
+/// Returns whether the caller of a watch is proven by a new record of its plane, which is owned here.
+pub(crate) async fn is_still_proven(
+    record: &dyn PlaneRecord,
+    connection: &Connection,
+    credentials: &Credentials<'_>,
+) -> bool {
+    let open = match judge(record, connection, credentials) {
+        Judged::Proven(_) => return true,
+        Judged::Open(open) => open,
+    };
+    if let Some(token) = bootstrap_token(record, credentials) {
+        let deadline = tokio::time::Instant::now() + PROOF_TIME_MAX;
+        let judged = record.bootstrapper(&token, credentials.now, deadline);
+        if matches!(judged.await, Ok(Some(_))) {
+            return true;
+        }
+    }
+    open.settle().await.is_ok()
 }
 
 /// Returns the bearer token that a request carries.
@@ -477,6 +587,6 @@ pub(crate) fn unreachable_plane(error: LocateError, name: &str) -> Refusal {
     .into()
 }
 
-fn unavailable(error: &LocateError) -> ApiError {
+pub(crate) fn unavailable(error: &LocateError) -> ApiError {
     ApiError::service_unavailable(error.to_string()).with_retry_after(1)
 }

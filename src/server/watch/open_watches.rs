@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::backend::PlaneRecord;
 use crate::connection::Connection;
-use crate::request::prove::{bearer_in, prove};
+use crate::request::prove::{bearer_in, is_still_proven};
 use crate::request::route::PlaneReference;
 use crate::server_state::ServerState;
 use crate::watch::kept_head::kept_authorization;
@@ -197,6 +197,6 @@ impl WatchingCaller {
             path: "",
             now: SystemTime::now(),
         };
-        prove(record, &self.connection, &credentials).await.is_ok()
+        is_still_proven(record, &self.connection, &credentials).await
     }
 }

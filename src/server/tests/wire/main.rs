@@ -2,6 +2,7 @@
 
 mod asleep;
 mod bodies;
+mod bootstrappers;
 mod browsers;
 mod client;
 mod discovery;

@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::SystemTime;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -16,8 +17,8 @@ use parking_lot::Mutex;
 use polyplane_apimachinery::schema::Schemas;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_auth::{
-    Authenticator, ChainJudge, ClientCa, SYSTEM_MASTERS, StaticToken, StaticTokens, UserInfo,
-    Verdict,
+    Authenticator, BootstrapToken, ChainJudge, ClientCa, SYSTEM_MASTERS, StaticToken, StaticTokens,
+    UserInfo, Verdict,
 };
 use polyplane_fairness::PlaneMeter;
 use polyplane_ownership::{PeerHandler, PeerMessage, PeerReply, PeerRequest};
@@ -28,8 +29,8 @@ use polyplane_registry::{
     StreamEnd, Verb, WatchChunk, WatchProgress, WatchStream,
 };
 use polyplane_server::{
-    Backend, BoxFuture, Config, LocateError, Location, Options, Peer, PeerLimits, PeerTransport,
-    Peering, PlaneApi, PlaneRecord, PlaneReference, StopHandle, Stopped,
+    Backend, BoxFuture, Config, LocateError, Location, NotJudged, Options, Peer, PeerLimits,
+    PeerTransport, Peering, PlaneApi, PlaneRecord, PlaneReference, StopHandle, Stopped,
 };
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -37,6 +38,11 @@ use tokio::task::JoinHandle;
 
 use crate::client::{Client, Protocol};
 use crate::fake::{authority, kinds};
+
+/// The bootstrap token that proves somebody.
+pub const GOOD_TOKEN: &str = "abcdef.0123456789abcdef";
+/// The bootstrap token for which the plane has been woken too often.
+pub const SLEEPY_TOKEN: &str = "sleepy.0123456789abcdef";
 
 /// The true state of the plane, whatever replicas believe.
 #[derive(Clone, Default)]
@@ -61,6 +67,8 @@ pub struct World {
     pub held: AtomicUsize,
     /// The bodies of creates that were carried out, each with its replica.
     pub created: Mutex<Vec<(usize, String)>>,
+    /// The replicas that judged a bootstrap token, each time that they did.
+    pub judged: Mutex<Vec<usize>>,
     /// The number of requests that reached a plane.
     pub asked: AtomicUsize,
     /// The number of requests that were dropped before they were answered.
@@ -161,6 +169,25 @@ impl PlaneRecord for Handle {
 
     fn bearer(&self) -> &dyn Authenticator {
         &self.0.tokens
+    }
+
+    fn takes_bootstrap_tokens(&self) -> bool {
+        true
+    }
+
+    fn bootstrapper<'a>(
+        &'a self,
+        token: &'a BootstrapToken,
+        _: SystemTime,
+        _: tokio::time::Instant,
+    ) -> BoxFuture<'a, Result<Option<Arc<UserInfo>>, NotJudged>> {
+        self.0.world.judged.lock().push(self.0.index);
+        let is = |text: &str| BootstrapToken::read(text).as_ref() == Some(token);
+        Box::pin(std::future::ready(match () {
+            () if is(GOOD_TOKEN) => Ok(Some(Arc::new(token.user()))),
+            () if is(SLEEPY_TOKEN) => Err(NotJudged::TooManyWakes),
+            () => Ok(None),
+        }))
     }
 
     fn wake(&self) -> Verdict<'_, Result<Arc<dyn PlaneApi>, LocateError>> {
@@ -426,6 +453,7 @@ impl Ring {
             is_first_silent: AtomicBool::new(false),
             held: AtomicUsize::new(0),
             created: Mutex::default(),
+            judged: Mutex::default(),
             asked: AtomicUsize::new(0),
             dropped: AtomicUsize::new(0),
             is_first_frozen: AtomicBool::new(false),
