@@ -1,14 +1,14 @@
-//! The forms in which objects are read beside their JSON: heads alone. Requests go to three replicas in
+//! The forms in which objects are read beside their JSON: heads alone, and tables. Requests go to three replicas in
 //! turn, so that most are forwarded.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use http::Method;
 use polyplane_tests::client::Client;
 use polyplane_tests::connection::{Answer, Ask};
 use polyplane_tests::process::Up;
 use polyplane_tests::programs::create_plane;
-use serde_json::json;
+use serde_json::{Value, json};
 
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const WIDGETS: &str = "/apis/example.com/v1/namespaces/default/widgets";
@@ -56,6 +56,16 @@ impl Site {
         };
         self.plane.raw(ask).await
     }
+
+    async fn columns(&self, path: &str) -> Result<Vec<Value>> {
+        let accept = "application/json;as=Table;v=v1;g=meta.k8s.io";
+        let answer = self.read(Method::GET, path, accept).await?;
+        let table: Value = serde_json::from_slice(&answer.body)?;
+        let columns = table["columnDefinitions"].as_array();
+        columns
+            .cloned()
+            .with_context(|| format!("no table at {path}: {table}"))
+    }
 }
 
 /// As upstream, whose server of custom kinds does not look at the method, and whose routes of built-in kinds have
@@ -91,6 +101,33 @@ async fn head_of_custom_kinds_is_answered_as_get_and_of_built_in_ones_is_refused
             let refused = site.read(Method::HEAD, path, JSON).await?;
             ensure!(refused.status == 405, "{path}: {}", refused.status);
         }
+    }
+    Ok(())
+}
+
+/// Other columns of built-in kinds have no description, and those of custom kinds the one of their definition.
+#[tokio::test]
+async fn columns_of_names_and_ages_have_upstreams_descriptions() -> Result<()> {
+    const METADATA: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
+    let site = Site::start().await?;
+    let document = site.plane.get("/openapi/v3/api/v1").await?.expect(200)?;
+    let fields = &document["components"]["schemas"][METADATA]["properties"];
+    let text = |field: &str| fields[field]["description"].clone();
+    let (name, age) = (text("name"), text("creationTimestamp"));
+    ensure!(name.is_string() && age.is_string(), "{fields}");
+    for path in [WIDGETS, MAPS, DEFINITIONS] {
+        let columns = site.columns(path).await?;
+        let described = |headings: &[&str], text: &Value| {
+            columns.iter().any(|column| {
+                let heading = column["name"].as_str().unwrap_or_default();
+                headings.contains(&heading) && column["description"] == *text
+            })
+        };
+        ensure!(described(&["Name"], &name), "{path}: {columns:?}");
+        ensure!(
+            described(&["Age", "Created At"], &age),
+            "{path}: {columns:?}"
+        );
     }
     Ok(())
 }

@@ -163,6 +163,7 @@ fn crates_know_only_what_lies_below_them() {
             &[
                 "apimachinery",
                 "auth",
+                "descriptions",
                 "fairness",
                 "managedfields",
                 "plane",
