@@ -35,8 +35,8 @@ pub const ISSUERS_LEVEL: u32 = 6;
 /// The store's floor from which on planes can be suspended. Programs below it would drop the wish with their
 /// next write of a plane's object, and serve the plane.
 pub const SUSPENSION_LEVEL: u32 = 7;
-/// The store's floor from which on planes name client CAs of their own. Programs below it would drop them
-/// with their next write of a plane's object, and refuse the certificates.
+/// The store's floor from which on planes name client CAs of their own, and take bootstrap tokens. Programs
+/// below it would drop that with their next write of a plane's object, and refuse the certificates and tokens.
 pub const CLIENT_CAS_LEVEL: u32 = 7;
 /// The range of service addresses.
 pub const SERVICE_RANGE: ([u8; 4], u8) = ([10, 0, 0, 0], 16);

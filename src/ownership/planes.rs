@@ -321,14 +321,15 @@ impl Planes {
 
     /// Returns a plane that is awake.
     pub fn awake(&self, id: &str) -> Option<Arc<Plane>> {
-        let slot = self.slots.lock().get(id).cloned()?;
-        match slot.awake() {
-            Some(awake) => {
-                slot.touch(self.seconds());
-                Some(awake.plane)
-            }
-            None => None,
-        }
+        let slot = self.known(id)?;
+        let awake = slot.awake()?;
+        slot.touch(self.seconds());
+        Some(awake.plane)
+    }
+
+    /// Returns a plane that is awake. The call does not count as use.
+    pub fn awake_unused(&self, id: &str) -> Option<Arc<Plane>> {
+        self.known(id)?.awake().map(|awake| awake.plane)
     }
 
     /// Returns all planes that are awake.

@@ -6,7 +6,6 @@ pub mod access;
 pub mod access_change;
 pub mod authorizers_file;
 pub mod backend;
-pub mod bootstrap_tokens;
 pub mod credentials;
 mod drain_report;
 pub mod encryption;
@@ -27,6 +26,7 @@ pub mod ring_report;
 pub mod root_secret;
 pub mod start_checks;
 pub mod token_file;
+pub mod unproven_wakes;
 pub mod usage_report;
 
 use crate::replica::access::{Access, Delegated, accepted_pem, named_pem};
@@ -167,13 +167,6 @@ impl Replica {
             Arc::new(DirectoryInfo::new(&directory, &secret)),
             Arc::clone(&setup.release),
         );
-        if let Some(tokens) = setup
-            .plain
-            .as_ref()
-            .and_then(|plain| plain.bootstrap.as_ref())
-        {
-            tokens.attach(&directory.planes);
-        }
         let access = Access::new(&pki, &setup.tokens, Arc::clone(&secret))?;
         let access = access.with_users(setup.plain.as_ref(), tokens, &setup.delegated);
         tokio::spawn(secret.follow(Arc::clone(&directory), stop.clone()));

@@ -119,7 +119,8 @@ pub struct PlaneSettings {
     pub records_say_issuers: Shared<bool>,
     /// Whether every program of the ring reads that a plane is suspended.
     pub records_say_suspension: Shared<bool>,
-    /// Whether every program of the ring reads which client CAs planes name.
+    /// Whether every program of the ring reads which client CAs planes name, and whether they take bootstrap
+    /// tokens.
     pub records_say_client_cas: Shared<bool>,
     /// The controllers that do not run in a plane.
     pub switched_off: SwitchedOff,

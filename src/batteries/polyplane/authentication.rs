@@ -1,5 +1,6 @@
 //! `spec.authentication` of a ControlPlane: the issuers of OpenID Connect whose tokens prove users of the
-//! plane, in the form of upstream's `AuthenticationConfiguration`, and client CAs whose certificates do.
+//! plane, in the form of upstream's `AuthenticationConfiguration`, client CAs whose certificates do, and
+//! whether bootstrap tokens do.
 
 use crate::polyplane::not_read_by_all;
 use polyplane_apimachinery::Value;
@@ -20,6 +21,8 @@ const CLIENT_CAS: &str = "clientCAs";
 /// Client CAs of one plane. A certificate that the plane's own CA has not signed is compared with all of
 /// them.
 const CLIENT_CAS_MAX: usize = 4;
+/// The name of the field that lets bootstrap tokens prove users.
+const BOOTSTRAP_TOKENS: &str = "bootstrapTokens";
 /// Bytes of one client CA. A certificate with an RSA key of 8192 bits has about 3 000.
 const CLIENT_CA_BYTES_MAX: usize = 8 << 10;
 /// Bytes of the whole field as JSON. Each replica holds those of all planes in memory.
@@ -37,9 +40,21 @@ pub fn raw(kept: &[u8]) -> Option<&[u8]> {
 #[must_use]
 pub fn read(raw: &[u8]) -> Option<AuthenticationConfig> {
     let mut parsed = json::parse(raw, &json::Limits::default()).ok()?;
-    parsed.value.remove(&[CLIENT_CAS]);
+    remove_others(&mut parsed.value);
     let config = AuthenticationConfig::of_plane(&parsed.value, &Path::NIL, &[]).ok()?;
     (!config.jwt.is_empty()).then_some(config)
+}
+
+/// Removes what upstream's configuration does not have.
+fn remove_others(authentication: &mut Value) {
+    authentication.remove(&[CLIENT_CAS]);
+    authentication.remove(&[BOOTSTRAP_TOKENS]);
+}
+
+/// Returns whether bootstrap tokens prove users of a plane, by what the directory keeps of it.
+#[must_use]
+pub fn takes_bootstrap_tokens(kept: &[u8]) -> bool {
+    json::scan::Scanned(kept).bool_at(&["authentication", BOOTSTRAP_TOKENS])
 }
 
 /// Returns the client CAs that the field names. One that cannot be read proves nobody; the server has
@@ -99,7 +114,7 @@ pub(crate) fn errors(object: &Value, own_issuer: &str, is_read_by_all: bool) -> 
         )]);
     }
     let mut issuers_alone = authentication.clone();
-    issuers_alone.remove(&[CLIENT_CAS]);
+    remove_others(&mut issuers_alone);
     AuthenticationConfig::of_plane(&issuers_alone, &path, &[own_issuer])
         .err()
         .unwrap_or_default()
@@ -148,6 +163,16 @@ pub(crate) fn client_ca_errors(
         }
     }
     errors
+}
+
+/// Complains about `spec.authentication.bootstrapTokens` before all programs of the ring read it: an older one
+/// would drop it with its next write, and refuse the tokens.
+pub(crate) fn bootstrap_token_errors(object: &Value, is_read_by_all: bool) -> Option<FieldError> {
+    let path = Path::new("spec");
+    let path = path.child("authentication");
+    let path = path.child(BOOTSTRAP_TOKENS);
+    let takes = object.bool_at(&["spec", "authentication", BOOTSTRAP_TOKENS]);
+    (takes && !is_read_by_all).then(|| not_read_by_all(&path))
 }
 
 /// Returns warnings about client CAs that prove nobody now.
@@ -203,6 +228,23 @@ mod tests {
         assert!(raw(&access::raw(b"{\"spec\":{\"limits\":{}}}")).is_none());
         assert!(read(b"{\"jwt\":[]}").is_none());
         assert!(read(b"{\"jwt\":").is_none());
+    }
+
+    #[test]
+    fn the_directory_keeps_whether_bootstrap_tokens_are_taken_beside_the_issuers() {
+        let takes = |object: &Value| takes_bootstrap_tokens(&access::raw(&json::to_vec(object)));
+        let mut object = plane(Value::from(vec![issuer("https://i.example")]));
+        assert!(!takes(&object));
+        object.set(&["spec", "authentication", BOOTSTRAP_TOKENS], true);
+        assert!(takes(&object));
+        assert_eq!(errors(&object, "https://own", true), Complaints::default());
+        let kept = access::raw(&json::to_vec(&object));
+        assert!(raw(&kept).and_then(read).is_some());
+        assert_eq!(bootstrap_token_errors(&object, true), None);
+        let early = bootstrap_token_errors(&object, false).map(|error| error.to_string());
+        assert!(early.is_some_and(|error| error.contains("--raise-floor")));
+        object.set(&["spec", "authentication", BOOTSTRAP_TOKENS], false);
+        assert!(!takes(&object) && bootstrap_token_errors(&object, false).is_none());
     }
 
     #[test]

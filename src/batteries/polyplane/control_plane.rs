@@ -243,6 +243,8 @@ fn issuer_errors(context: &Context<'_>, object: &Value) -> Complaints {
     let is_read_by_all = settings.records_say_client_cas.present();
     let of_cas = authentication::client_ca_errors(object, &settings.serving_ca, is_read_by_all);
     errors.extend(of_cas);
+    let of_tokens = authentication::bootstrap_token_errors(object, is_read_by_all);
+    errors.extend(of_tokens);
     errors
 }
 

@@ -278,7 +278,7 @@ fn plain_root(
         client_ca_pem,
         front_proxy_ca_pem,
         bearer: settings.tokens,
-        bootstrap: settings.takes_bootstrap_tokens.then(Arc::default),
+        takes_bootstrap_tokens: settings.takes_bootstrap_tokens,
         issuer: settings.issuer,
         kinds: settings.kinds,
         service_ranges: settings.service_ranges,

@@ -131,6 +131,8 @@ pub struct Access {
     delegated: Delegated,
     /// The name of a plain kube-apiserver in upstream's metrics.
     plain_identity: Option<String>,
+    /// Whether bootstrap tokens prove users of the root: those of a plain kube-apiserver may.
+    root_takes_bootstrap_tokens: bool,
     /// Those among the authenticators of the root's users that are not the server's own.
     others: Vec<Arc<dyn Authenticator>>,
 }
@@ -166,6 +168,7 @@ impl Access {
             outbound,
             delegated: Delegated::default(),
             plain_identity: None,
+            root_takes_bootstrap_tokens: false,
             others: Vec::new(),
         })
     }
@@ -252,6 +255,7 @@ impl Access {
             plain_issuer: plain.issuer.clone(),
             others: plain.bearer.clone(),
             plain_identity: Some(plain.identity.clone()),
+            root_takes_bootstrap_tokens: plain.takes_bootstrap_tokens,
             ..self
         }
     }
@@ -281,6 +285,11 @@ impl Access {
     /// Returns the authenticator of bearer tokens at the root plane.
     pub fn root_bearer(&self) -> &dyn Authenticator {
         &*self.root_bearer
+    }
+
+    /// Returns whether bootstrap tokens prove users of the root.
+    pub fn root_takes_bootstrap_tokens(&self) -> bool {
+        self.root_takes_bootstrap_tokens
     }
 
     /// Returns the root secret of this replica.

@@ -1,6 +1,7 @@
 //! The server's backend: finds planes by name, wakes them for authenticated requests, and passes
 //! requests to the registry. This module does not know HTTP.
 
+mod bootstrap_tokens;
 mod kubelets;
 
 use crate::replica::access::Access;
@@ -10,10 +11,11 @@ use crate::replica::metrics;
 use crate::replica::plane_directory::{LocatedPlane, LookupError, NameOrId, PlaneDirectory};
 use crate::replica::ring_report;
 use crate::replica::start_checks::start_checks;
+use crate::replica::unproven_wakes::UnprovenWakes;
 use polyplane_apimachinery::schema::Schemas;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_auth::service_account::issuer::TokenIssuer;
-use polyplane_auth::{Authenticator, ChainJudge, ClientChain, Verdict};
+use polyplane_auth::{Authenticator, BootstrapToken, ChainJudge, ClientChain, UserInfo, Verdict};
 use polyplane_controllers::Reconcilers;
 use polyplane_fairness::{PlaneMeter, VirtualTime};
 use polyplane_ownership::{self as ownership, Member, Unavailable, ViewNumber, WakeError};
@@ -22,11 +24,11 @@ use polyplane_registry::environment::{Environment as _, System};
 use polyplane_registry::{AccessCheck, Answer, Kinds, Registry, ResourceRequest, Tenant};
 use polyplane_server::{
     Backend, BoxFuture, CheckScope, Exposition, HealthCheck, KubeletTls, KubeletTlsError,
-    LocateError, Location, Peer, PlaneApi, PlaneRecord, PlaneReference,
+    LocateError, Location, NotJudged, Peer, PlaneApi, PlaneRecord, PlaneReference,
 };
 use polyplane_storage::Health;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 
@@ -68,6 +70,7 @@ pub struct BackendState {
     pub reconcilers: Arc<Reconcilers>,
     access: Access,
     encryption: Arc<Encryption>,
+    unproven_wakes: UnprovenWakes,
 }
 
 impl ReplicaBackend {
@@ -85,6 +88,7 @@ impl ReplicaBackend {
             reconcilers,
             access,
             encryption,
+            unproven_wakes: UnprovenWakes::default(),
         };
         Self {
             shared: Arc::new(shared),
@@ -311,6 +315,24 @@ impl PlaneRecord for BackendRecord {
             ownership::ROOT => self.shared.access.root_bearer(),
             _ => self.located.access(&self.shared.access),
         }
+    }
+
+    fn takes_bootstrap_tokens(&self) -> bool {
+        match self.id() {
+            ownership::ROOT => self.shared.access.root_takes_bootstrap_tokens(),
+            // A suspended plane proves nobody whom only an awake one can prove.
+            _ => self.located.takes_bootstrap_tokens && !self.located.suspended,
+        }
+    }
+
+    fn bootstrapper<'a>(
+        &'a self,
+        token: &'a BootstrapToken,
+        now: SystemTime,
+        deadline: tokio::time::Instant,
+    ) -> BoxFuture<'a, Result<Option<Arc<UserInfo>>, NotJudged>> {
+        let (shared, located) = (&self.shared, &*self.located);
+        Box::pin(shared.user_of_bootstrap_token(located, token, (now, deadline)))
     }
 
     fn token_reviewer(&self) -> Option<Arc<dyn Authenticator>> {

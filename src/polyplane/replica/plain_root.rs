@@ -1,7 +1,6 @@
 //! What makes the root plane that of a plain kube-apiserver: who may use it and how it is run comes
 //! from flags, and not from keys of Polyplane's own. This module does not know the flags.
 
-use crate::replica::bootstrap_tokens::BootstrapTokens;
 use crate::replica::plane_tokens::PlaneTokens;
 use polyplane_auth::service_account::authenticator::AccountTokens;
 use polyplane_auth::service_account::issuer::TokenIssuer;
@@ -26,8 +25,8 @@ pub struct PlainRoot {
     pub front_proxy_ca_pem: String,
     /// The authenticators of bearer tokens before those of service accounts.
     pub bearer: Vec<Arc<dyn Authenticator>>,
-    /// The authenticator of bootstrap tokens, if nodes may use these.
-    pub bootstrap: Option<Arc<BootstrapTokens>>,
+    /// Whether nodes may use bootstrap tokens.
+    pub takes_bootstrap_tokens: bool,
     /// The issuer of service account tokens; `None` if there is no key.
     pub issuer: Option<Arc<TokenIssuer>>,
     /// The kinds.
@@ -48,7 +47,6 @@ impl PlainRoot {
             let tokens = AccountTokens::new(Arc::clone(issuer), Arc::default());
             members.push(Arc::new(tokens));
         }
-        members.extend(self.bootstrap.clone().map(|tokens| tokens as _));
         let bearer: Arc<dyn Authenticator> = Arc::new(UnionAuthenticator::new(members));
         let root = RootAuthenticators {
             clients: self.clients.clone(),

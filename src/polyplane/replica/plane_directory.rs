@@ -9,12 +9,14 @@
 use crate::replica::access::Access;
 use crate::replica::backend::TenantApi;
 use crate::replica::credentials::{self, RenewingPlane};
+use crate::replica::unproven_wakes::WakesOfPlane;
 use parking_lot::{Mutex, RwLock};
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_auth::{ClientChain, PlaneAccess};
 use polyplane_batteries::bootstrap::params;
 use polyplane_batteries::polyplane::access::PlaneAccessSpec;
+use polyplane_batteries::polyplane::authentication;
 use polyplane_batteries::polyplane::control_plane::{DirectoryRecord, GROUP, RESOURCE};
 use polyplane_batteries::polyplane::controllers::Controllers;
 use polyplane_batteries::polyplane::limits;
@@ -64,6 +66,10 @@ pub struct LocatedPlane {
     kinds: Arc<KindTable>,
     /// True if no request reaches the plane.
     pub suspended: bool,
+    /// True if bootstrap tokens prove users of the plane, says its record.
+    pub takes_bootstrap_tokens: bool,
+    /// The wakes for callers who are not proven.
+    pub unproven_wakes: WakesOfPlane,
     /// What the plane's record says about who may use it, and how much.
     says_of_access: Arc<[u8]>,
     /// The plane's authenticators, made when the first caller has to be proven.
@@ -157,6 +163,8 @@ impl PlaneDirectory {
             meter,
             kinds,
             suspended: false,
+            takes_bootstrap_tokens: false,
+            unproven_wakes: WakesOfPlane::default(),
             says_of_access: Arc::default(),
             access: OnceLock::new(),
             api: Mutex::new(None),
@@ -259,6 +267,8 @@ impl PlaneDirectory {
             meter,
             kinds: Arc::clone(&self.kinds),
             suspended: entry.suspended,
+            takes_bootstrap_tokens: authentication::takes_bootstrap_tokens(&entry.access),
+            unproven_wakes: WakesOfPlane::default(),
             says_of_access: Arc::clone(&entry.access),
             access: OnceLock::new(),
             api: Mutex::new(api),
@@ -393,10 +403,18 @@ impl LocatedPlane {
 
     /// Returns the interface of the plane, if it is awake.
     pub fn awake(&self, directory: &PlaneDirectory) -> Option<Arc<TenantApi>> {
-        let plane = directory.planes.awake(&self.birth.id)?;
+        self.api_of(&directory.planes.awake(&self.birth.id)?)
+    }
+
+    /// Returns the interface of the plane, if it is awake. The call does not count as use.
+    pub fn awake_unused(&self, directory: &PlaneDirectory) -> Option<Arc<TenantApi>> {
+        self.api_of(&directory.planes.awake_unused(&self.birth.id)?)
+    }
+
+    fn api_of(&self, plane: &Arc<Plane>) -> Option<Arc<TenantApi>> {
         let api = self.api.lock();
         api.as_ref()
-            .filter(|api| Arc::ptr_eq(&api.tenant.plane, &plane))
+            .filter(|api| Arc::ptr_eq(&api.tenant.plane, plane))
             .map(Arc::clone)
     }
 

@@ -1,0 +1,88 @@
+//! Bounds how often planes are woken for callers who are not proven: a bootstrap token can be judged only by
+//! an awake plane. This module does not know tokens.
+
+use polyplane_fairness::{Moment, RateLimit};
+use std::time::Instant;
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+/// Such wakes of one plane in a second. A plane that is awake stays so for a while, so more would only repeat
+/// what has failed.
+const OF_PLANE_PER_SECOND: u64 = 1;
+/// Such wakes of all planes of a replica in a second. With more, strangers who know the names of many planes
+/// could fill its memory with them; with fewer, nodes of many planes that join at once would wait for long.
+const OF_ALL_PER_SECOND: u64 = 8;
+
+/// Such wakes of all planes.
+#[derive(Debug)]
+pub struct UnprovenWakes {
+    /// The time from which moments count.
+    began: Instant,
+    rate: RateLimit,
+}
+
+/// Such wakes of one plane.
+#[derive(Debug)]
+pub struct WakesOfPlane {
+    rate: RateLimit,
+    /// Who waits for the turn finds the plane awake, if the one before has woken it.
+    turn: Semaphore,
+}
+
+impl Default for WakesOfPlane {
+    fn default() -> Self {
+        Self {
+            rate: RateLimit::default(),
+            turn: Semaphore::new(1),
+        }
+    }
+}
+
+impl WakesOfPlane {
+    /// Waits until nobody else wakes the plane for such a caller.
+    pub async fn turn(&self) -> SemaphorePermit<'_> {
+        let turn = self.turn.acquire().await;
+        turn.expect("nobody closes the semaphore")
+    }
+}
+
+impl Default for UnprovenWakes {
+    fn default() -> Self {
+        Self {
+            began: Instant::now(),
+            rate: RateLimit::default(),
+        }
+    }
+}
+
+impl UnprovenWakes {
+    /// Takes one wake of a plane. Returns whether there is room for it.
+    pub fn take(&self, of_plane: &WakesOfPlane) -> bool {
+        let now = u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.take_at(of_plane, Moment(now))
+    }
+
+    fn take_at(&self, of_plane: &WakesOfPlane, now: Moment) -> bool {
+        of_plane.rate.take(now, OF_PLANE_PER_SECOND).is_ok()
+            && self.rate.take(now, OF_ALL_PER_SECOND).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    #[test]
+    fn a_plane_is_woken_once_a_second_and_all_planes_together_eight_times() {
+        let all = UnprovenWakes::default();
+        let planes: Vec<WakesOfPlane> = (0..20).map(|_| WakesOfPlane::default()).collect();
+        let start = Moment(7 * SECOND);
+        assert!(all.take_at(&planes[0], start));
+        assert!(!all.take_at(&planes[0], start));
+        let others = planes[1..].iter();
+        let woken = others.filter(|plane| all.take_at(plane, start)).count();
+        assert_eq!(woken, 7);
+        assert!(all.take_at(&planes[0], start.plus(SECOND)));
+    }
+}
