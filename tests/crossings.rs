@@ -426,6 +426,8 @@ async fn names(crossing: &mut Crossing) -> Result<()> {
         crossing.account.at_base_path(""),
         eve.with_token(None),
         eve.with_token(Some("nonsense")),
+        // The target takes no bootstrap tokens.
+        eve.with_token(Some("abcdef.0123456789abcdef")),
         eve.with_token(Some(&forged)),
     ];
     let ways = [

@@ -70,6 +70,7 @@ impl BackendState {
         }
         let record = located.access(&self.access).record();
         let before = record.revoked_before(&found.user.name);
-        before.is_some_and(|before| found.since < before)
+        // The second itself too: a Secret that was made just before would live on.
+        before.is_some_and(|before| found.since <= before)
     }
 }
