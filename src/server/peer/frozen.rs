@@ -52,10 +52,7 @@ fn frames() -> Vec<Written> {
         chain: Some(chain),
         remote: Some(HeaderValue::from_static("10.0.0.9:40000")),
         time_left: Some(std::time::Duration::from_millis(59_000)),
-        resumed: false,
-        connects: false,
-        proves: false,
-        plane: None,
+        ..ForwardedClient::default()
     };
     received.add(&mut forwarded);
     let sent_values = &mut SentValues::default();

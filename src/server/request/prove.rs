@@ -423,11 +423,14 @@ impl Pipeline<'_> {
         proven: &Proven,
         access_check: &mut AccessCheck<'_>,
     ) -> Result<(), Refusal> {
-        let now = SystemTime::now();
         let live = match &proven.rests_on {
             None => return Ok(()),
-            Some(RestsOn::Account(token)) => access_check.prove(Arc::clone(token), now).await,
+            Some(RestsOn::Account(token)) => {
+                let token = Arc::clone(token);
+                access_check.prove(token, SystemTime::now()).await
+            }
             Some(RestsOn::Bootstrap(token)) => {
+                let now = SystemTime::now();
                 let same = access_check.prove_bootstrapper(token.clone(), proven.user(), now);
                 match same.await {
                     Ok(true) => Ok(()),
