@@ -82,6 +82,10 @@ impl Strategy for AdmissionPolicy {
         errors
     }
 
+    fn warnings(&self, _: &Context<'_>, object: &Value, _: Option<&Value>) -> Vec<String> {
+        match_rules::name_warnings(object)
+    }
+
     fn cells(&self, object: &Value, now: i64) -> Vec<Value> {
         let spec = &object["spec"];
         let list = match self {

@@ -23,18 +23,29 @@ const CONDITIONS_MAX: usize = 64;
 
 /// Refuses a new object whose name is reserved for objects from a manifest of the server.
 pub fn validate_name(errors: &mut Complaints, object: &Value) {
-    const RESERVED: &str = ".static.k8s.io";
-    let name = object.str_at(&["metadata", "name"]);
-    if name.ends_with(RESERVED) {
-        let detail = format!(
-            "names ending with {RESERVED:?} are reserved for static manifest-based configurations and cannot be managed via the API"
-        );
-        errors.push(FieldError::invalid(
-            &Path::new("metadata.name"),
-            name,
-            detail,
-        ));
+    if let Some(detail) = reserved(object) {
+        let name = object.str_at(&["metadata", "name"]);
+        let path = Path::new("metadata.name");
+        errors.push(FieldError::invalid(&path, name, detail));
     }
+}
+
+/// Returns the warning about an object whose name is reserved, which was stored before it was.
+pub fn name_warnings(object: &Value) -> Vec<String> {
+    let detail = reserved(object).into_iter();
+    detail
+        .map(|detail| format!("metadata.name: {detail}"))
+        .collect()
+}
+
+fn reserved(object: &Value) -> Option<String> {
+    const RESERVED: &str = ".static.k8s.io";
+    let is_reserved = object.str_at(&["metadata", "name"]).ends_with(RESERVED);
+    is_reserved.then(|| {
+        format!(
+            "names ending with {RESERVED:?} are reserved for static manifest-based configurations and cannot be managed via the API"
+        )
+    })
 }
 
 /// Checks a rule: operations on resources.

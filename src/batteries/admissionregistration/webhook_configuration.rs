@@ -22,6 +22,15 @@ use std::collections::BTreeSet;
 const REVIEW_VERSIONS: [&str; 2] = ["v1", "v1beta1"];
 const SIDE_EFFECTS: [&str; 4] = ["None", "NoneOnDryRun", "Some", "Unknown"];
 const NO_SIDE_EFFECTS: [&str; 2] = ["None", "NoneOnDryRun"];
+/// The resources that no webhook sees: a cluster could not be repaired if one of them refused these.
+const UNSEEN: [(&str, &str); 6] = [
+    ("authentication.k8s.io", "selfsubjectreviews"),
+    ("authentication.k8s.io", "tokenreviews"),
+    ("authorization.k8s.io", "localsubjectaccessreviews"),
+    ("authorization.k8s.io", "selfsubjectaccessreviews"),
+    ("authorization.k8s.io", "selfsubjectrulesreviews"),
+    ("authorization.k8s.io", "subjectaccessreviews"),
+];
 
 /// Behaviour of ValidatingWebhookConfigurations and MutatingWebhookConfigurations.
 #[derive(Debug)]
@@ -99,6 +108,16 @@ impl Strategy for WebhookConfiguration {
         errors
     }
 
+    fn warnings(&self, _: &Context<'_>, object: &Value, _: Option<&Value>) -> Vec<String> {
+        let mut warnings = match_rules::name_warnings(object);
+        let list = Path::new("webhooks");
+        for (at, hook) in object.items_at(&["webhooks"]).iter().enumerate() {
+            let path = list.index(at);
+            warn_of_rules(&mut warnings, &hook["rules"], &path.child("rules"));
+        }
+        warnings
+    }
+
     fn cells(&self, object: &Value, now: i64) -> Vec<Value> {
         vec![
             name_cell(object),
@@ -106,6 +125,39 @@ impl Strategy for WebhookConfiguration {
             age_cell(object, now),
         ]
     }
+}
+
+/// Warns of rules that name a resource which no webhook sees. A rule with a wildcard means others too.
+fn warn_of_rules(warnings: &mut Vec<String>, rules: &Value, list: &Path<'_>) {
+    for (at, rule) in rules.as_array().unwrap_or(&[]).iter().enumerate() {
+        let (groups, resources) = (texts(&rule["apiGroups"]), texts(&rule["resources"]));
+        if groups.contains(&"*") || resources.contains(&"*") {
+            continue;
+        }
+        // A rule may have a hundred thousand groups and as many resources, so that not each pair is looked at.
+        let groups = once_each(groups, |group| UNSEEN.iter().any(|(of, _)| *of == group));
+        let resources = once_each(resources, |name| UNSEEN.iter().any(|(_, of)| *of == name));
+        let pairs = groups
+            .iter()
+            .flat_map(|group| resources.iter().map(move |name| (*group, *name)));
+        for (group, name) in pairs.filter(|pair| UNSEEN.contains(pair)) {
+            let path = list.index(at);
+            warnings.push(format!(
+                "{path}: {name}.{group} is excluded from admission webhooks; this rule will have no effect"
+            ));
+        }
+    }
+}
+
+/// Returns the texts that are wanted, each once. They are few, whatever the list is.
+fn once_each<'v>(list: Vec<&'v str>, is_wanted: impl Fn(&str) -> bool) -> Vec<&'v str> {
+    let mut found = Vec::new();
+    for text in list {
+        if is_wanted(text) && !found.contains(&text) {
+            found.push(text);
+        }
+    }
+    found
 }
 
 fn validate(errors: &mut Complaints, object: &Value, demands: Demands) {
@@ -228,6 +280,52 @@ pub fn validate_versions(errors: &mut Complaints, versions: &[&str], list: &Path
                 *version,
                 "duplicate version",
             ));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polyplane_apimachinery::json;
+
+    #[test]
+    fn rules_about_what_no_webhook_sees_are_warned_of() {
+        let warnings = |groups: &[&str], resources: &[&str]| {
+            let list = |items: &[&str]| {
+                let items = items.iter().map(|item| Value::string(*item));
+                Value::Array(items.collect())
+            };
+            let rule = json!({"apiGroups": (list(groups)), "resources": (list(resources))});
+            let mut warnings = Vec::new();
+            let path = Path::new("rules");
+            warn_of_rules(&mut warnings, &Value::Array([rule].into()), &path);
+            warnings
+        };
+        let (authentication, authorization) = ("authentication.k8s.io", "authorization.k8s.io");
+        let said = |name: &str| {
+            format!(
+                "rules[0]: {name} is excluded from admission webhooks; this rule will have no effect"
+            )
+        };
+        assert_eq!(
+            warnings(
+                &["apps", authorization, authentication],
+                &["tokenreviews", "subjectaccessreviews", "tokenreviews"]
+            ),
+            [
+                said("subjectaccessreviews.authorization.k8s.io"),
+                said("tokenreviews.authentication.k8s.io")
+            ]
+        );
+        for (groups, resources) in [
+            (["*"], ["tokenreviews"]),
+            ([authentication], ["*"]),
+            ([authentication], ["subjectaccessreviews"]),
+            ([""], ["pods"]),
+        ] {
+            let none = warnings(&groups, &resources);
+            assert!(none.is_empty(), "{none:?}");
         }
     }
 }
