@@ -87,6 +87,47 @@ fn structure_and_defaults_of_schemas_are_judged_as_upstream_judges_them() {
     assert!(different.is_empty(), "{different:#?}");
 }
 
+/// Upstream's own tests have no such alternatives in the junctors of junctors.
+#[test]
+fn only_a_schema_outside_of_junctors_may_list_an_integer_and_a_string() {
+    let either = || json!([{"type": "integer"}, {"type": "string"}]);
+    let inside = |junctor: &str| ["0", "1"].map(|at| format!("{junctor}.anyOf[{at}].type"));
+    let cases = [
+        (json!({"anyOf": (either())}), vec![]),
+        (
+            json!({"allOf": [{"anyOf": (either())}, {"pattern": "a"}]}),
+            vec![],
+        ),
+        (
+            json!({"allOf": [{"pattern": "a"}, {"anyOf": (either())}]}),
+            inside("allOf[1]").to_vec(),
+        ),
+        (
+            json!({"oneOf": [{"anyOf": (either())}]}),
+            inside("oneOf[0]").to_vec(),
+        ),
+        (
+            json!({"allOf": [{"anyOf": (either()), "not": {"type": "string"}}]}),
+            vec!["allOf[0].not.type".to_owned()],
+        ),
+        (json!({"not": {"additionalProperties": false}}), vec![]),
+        (
+            json!({"not": {"additionalProperties": true}}),
+            vec!["not.additionalProperties".to_owned()],
+        ),
+    ];
+    for (mut property, wanted) in cases {
+        property.set(&["x-kubernetes-int-or-string"], true);
+        let tree = json!({"type": "object", "properties": {"a": property}});
+        let found = structural_schema::validate(&tree, &Path::NIL);
+        let fields = found.iter().map(|error| error.field.as_str());
+        let fields: Vec<&str> = fields
+            .map(|field| field.trim_start_matches("properties[a]."))
+            .collect();
+        assert_eq!(fields, wanted, "{tree:?}");
+    }
+}
+
 /// A property with a name of 1 MB that stands in each of a hundred thousand complaints.
 #[test]
 fn complaints_about_a_schema_are_bounded_in_number_and_bytes() {

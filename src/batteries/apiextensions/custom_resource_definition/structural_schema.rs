@@ -153,7 +153,7 @@ fn invariants(errors: &mut Complaints, schema: &Value, level: Level, path: &Path
             errors.push(FieldError::invalid(&path.child(name), true, detail));
         }
     }
-    value_rules(errors, schema, path);
+    value_rules(errors, schema, Alternatives::Outside, path);
     validate_type(errors, schema, level, path);
     if embeds && present(additional) {
         let detail = "must not be used if x-kubernetes-embedded-resource is set";
@@ -259,20 +259,30 @@ fn validate_meta(errors: &mut Complaints, schema: &Value, level: Level, path: &P
     }
 }
 
+/// The place of a schema among those that may list an integer and a string as alternatives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Alternatives {
+    /// Outside of all junctors: its `anyOf` may, and that of the first of its `allOf`.
+    Outside,
+    /// The first of the `allOf` of such a schema: its `anyOf` may.
+    First,
+    /// Anywhere else. None may.
+    Inside,
+}
+
 /// Checks keywords about values: the schemas below them may only restrict values.
-fn value_rules(errors: &mut Complaints, schema: &Value, path: &Path<'_>) {
-    let first_any = schema
-        .items_at(&["allOf"])
-        .first()
-        .map(|first| first.items_at(&["anyOf"]));
+fn value_rules(errors: &mut Complaints, schema: &Value, place: Alternatives, path: &Path<'_>) {
     for name in JUNCTORS {
         let list = schema.items_at(&[name]);
-        if name == "anyOf" && is_int_or_string(list) {
+        if name == "anyOf" && place != Alternatives::Inside && is_int_or_string(list) {
             continue;
         }
         for (at, nested) in list.iter().enumerate() {
-            let pattern = name == "allOf" && at == 0 && first_any.is_some_and(is_int_or_string);
-            narrowing(errors, nested, pattern, &path.child(name).index(at));
+            let below = match (place, name, at) {
+                (Alternatives::Outside, "allOf", 0) => Alternatives::First,
+                _ => Alternatives::Inside,
+            };
+            narrowing(errors, nested, below, &path.child(name).index(at));
         }
     }
     let pattern = schema.str_at(&["pattern"]);
@@ -281,23 +291,24 @@ fn value_rules(errors: &mut Complaints, schema: &Value, path: &Path<'_>) {
         let detail = format!("{intro}: {error}");
         errors.push(FieldError::invalid(&path.child("pattern"), pattern, detail));
     }
-    if present(&schema["not"]) {
-        narrowing(errors, &schema["not"], false, &path.child("not"));
+    let not = &schema["not"];
+    if present(not) {
+        narrowing(errors, not, Alternatives::Inside, &path.child("not"));
     }
 }
 
-fn narrowing(errors: &mut Complaints, schema: &Value, pattern: bool, path: &Path<'_>) {
+fn narrowing(errors: &mut Complaints, schema: &Value, place: Alternatives, path: &Path<'_>) {
     if errors.is_full() {
         return;
     }
-    if !pattern {
-        value_rules(errors, schema, path);
-    }
+    value_rules(errors, schema, place, path);
+    let inside = Alternatives::Inside;
     if schema["items"].as_object().is_some() {
-        narrowing(errors, &schema["items"], false, &path.child("items"));
+        narrowing(errors, &schema["items"], inside, &path.child("items"));
     }
     for (name, property) in members(schema, "properties") {
-        narrowing(errors, property, false, &path.child("properties").key(name));
+        let properties = path.child("properties");
+        narrowing(errors, property, inside, &properties.key(name));
     }
     for (name, word) in [
         ("type", "empty"),
@@ -315,6 +326,10 @@ fn narrowing(errors: &mut Complaints, schema: &Value, pattern: bool, path: &Path
         ("x-kubernetes-validations", "empty"),
     ] {
         let set = match word {
+            // Upstream reads no additional properties as none being said.
+            "undefined" if name == "additionalProperties" => {
+                present(&schema[name]) && schema[name] != Value::Bool(false)
+            }
             "undefined" => present(&schema[name]),
             "false" => schema.bool_at(&[name]),
             _ => is_set(&schema[name]),
