@@ -320,24 +320,53 @@ pub fn begin_cleanup(object: &mut Value, now: &str) -> bool {
 
 fn set_condition(object: &mut Value, [kind, status, reason, message]: [&str; 4], now: &str) {
     let mut conditions = object.items_at(&["status", "conditions"]).to_vec();
-    let mut condition = json!({
-        "type": kind,
-        "status": status,
-        "lastTransitionTime": now,
-        "reason": reason,
-        "message": message
-    });
     let known = conditions
         .iter_mut()
         .find(|known| known.str_at(&["type"]) == kind);
     match known {
-        None => conditions.push(condition),
+        None => conditions.push(json!({
+            "type": kind,
+            "status": status,
+            "lastTransitionTime": now,
+            "reason": reason,
+            "message": message
+        })),
+        // It may have members that others write, such as the generation that they have seen.
         Some(known) => {
-            if known.str_at(&["status"]) == status {
-                condition.set(&["lastTransitionTime"], known["lastTransitionTime"].clone());
+            let is_news = known.str_at(&["status"]) != status;
+            if is_news || known.str_at(&["lastTransitionTime"]).is_empty() {
+                known.set(&["lastTransitionTime"], now);
             }
-            *known = condition;
+            for (field, text) in [("status", status), ("reason", reason), ("message", message)] {
+                known.set(&[field], text);
+            }
         }
     }
     object.set(&["status", "conditions"], conditions);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_condition_keeps_what_others_have_written_into_it() {
+        let mut object = json!({"status": {"conditions": [
+            {"type": "A", "status": "True", "lastTransitionTime": "then", "observedGeneration": 7i64},
+            {"type": "B", "status": "True"}
+        ]}});
+        for (kind, status) in [("A", "True"), ("B", "True"), ("C", "False")] {
+            set_condition(&mut object, [kind, status, "Why", "said"], "now");
+        }
+        let wanted = json!([
+            {"type": "A", "status": "True", "lastTransitionTime": "then", "observedGeneration": 7i64,
+             "reason": "Why", "message": "said"},
+            {"type": "B", "status": "True", "lastTransitionTime": "now", "reason": "Why", "message": "said"},
+            {"type": "C", "status": "False", "lastTransitionTime": "now", "reason": "Why", "message": "said"}
+        ]);
+        assert_eq!(object["status"]["conditions"], wanted);
+        set_condition(&mut object, ["A", "False", "Why", "said"], "now");
+        let time = object["status"]["conditions"][0].str_at(&["lastTransitionTime"]);
+        assert_eq!(time, "now");
+    }
 }
