@@ -229,10 +229,11 @@ fn validate(spec: &Value) -> Result<(), ApiError> {
 /// Returns whether a token shall be bound to the configuration of a webhook, which a feature gate
 /// forbids that is off.
 fn is_webhook(reference: &Value) -> bool {
-    matches!(
+    let is_kind = matches!(
         reference.str_at(&["kind"]),
         "ValidatingWebhookConfiguration" | "MutatingWebhookConfiguration"
-    )
+    );
+    is_kind && reference.str_at(&["apiVersion"]) == "admissionregistration.k8s.io/v1"
 }
 
 fn audiences(tree: &Value) -> Result<Vec<Str>, ApiError> {
@@ -273,11 +274,10 @@ fn bind(cut: &Snapshot, spec: &Value, account: &str, namespace: &str) -> Result<
         }
         _ => {
             let text = format!("{group}/{version}, Kind={kind}");
-            let why =
-                match is_webhook(reference) && api_version == "admissionregistration.k8s.io/v1" {
-                    true => " (feature gate APIServerWebhookAuthenticationToken is disabled)",
-                    false => "",
-                };
+            let why = match is_webhook(reference) {
+                true => " (feature gate APIServerWebhookAuthenticationToken is disabled)",
+                false => "",
+            };
             let message = format!("cannot bind token to object of type {text}{why}");
             return Err(ApiError::bad_request(message));
         }
@@ -332,4 +332,24 @@ fn object(
         name: name.into(),
         uid,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polyplane_apimachinery::json;
+
+    /// A configuration of another version cannot be bound to, whatever its audiences and attestations are.
+    #[test]
+    fn the_rules_for_webhooks_apply_to_configurations_of_v1() {
+        let refused = |version: &str| {
+            let reference = json!({
+                "apiVersion": (format!("admissionregistration.k8s.io/{version}")),
+                "kind": "ValidatingWebhookConfiguration"
+            });
+            validate(&json!({"audiences": ["a", "b"], "boundObjectRef": reference})).is_err()
+        };
+        assert!(refused("v1"));
+        assert!(!refused("v1beta1"));
+    }
 }
