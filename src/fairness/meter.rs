@@ -1,7 +1,7 @@
 //! One plane's account at one replica.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::Moment;
 use crate::cpu_time::Spent;
@@ -63,6 +63,7 @@ pub struct PlaneMeter {
     watches: AtomicU64,
     in_flight: AtomicU64,
     connections: AtomicU64,
+    forwarded_bytes: AtomicUsize,
     flow: Flow,
     limits: AtomicLimits,
     request_rate: RateLimit,
@@ -142,6 +143,7 @@ impl Default for PlaneMeter {
             watches: AtomicU64::new(0),
             in_flight: AtomicU64::new(0),
             connections: AtomicU64::new(0),
+            forwarded_bytes: AtomicUsize::new(0),
             flow: Flow::default(),
             limits: AtomicLimits {
                 requests_per_second: unlimited(),
@@ -359,6 +361,22 @@ impl PlaneMeter {
         let before = self.connections.fetch_add(1, Ordering::Relaxed);
         let connected = Connected(Arc::clone(self));
         (before < free.saturating_mul(times)).then_some(connected)
+    }
+
+    /// Counts bytes of answers that the plane's owner has sent and that wait here for clients.
+    pub fn add_forwarded(&self, bytes: usize) {
+        self.forwarded_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Subtracts bytes that [`Self::add_forwarded`] counted and that are no longer in memory.
+    pub fn remove_forwarded(&self, bytes: usize) {
+        self.forwarded_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Returns the bytes of answers that the plane's owner has sent and that wait here for clients.
+    #[must_use]
+    pub fn forwarded_bytes(&self) -> usize {
+        self.forwarded_bytes.load(Ordering::Relaxed)
     }
 
     /// Returns the plane's account among the planes that take turns.

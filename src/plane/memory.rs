@@ -38,7 +38,8 @@ pub enum Share {
     StreamedStates,
     /// States that are being streamed to successors.
     Exports,
-    /// Lists, and initial events of watches, between the plane and the socket.
+    /// Lists, and initial events of watches, between the plane and the socket. Of planes of other replicas, all answers
+    /// between the owner and the socket.
     Answers,
     /// Bodies of requests that are being read.
     Bodies,
@@ -268,7 +269,7 @@ impl Memory {
     }
 
     /// Counts that something could not be kept because the share was full.
-    pub(crate) fn was_full(&self, share: Share) {
+    pub fn was_full(&self, share: Share) {
         self.account(share).full.fetch_add(1, Ordering::Relaxed);
     }
 

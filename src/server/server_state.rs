@@ -130,6 +130,9 @@ impl ServerState {
         let forwards_max = peers
             .as_ref()
             .map_or(0, |side| side.transport.limits().forwards_in_flight_max);
+        if let Some(side) = &peers {
+            side.transport.pool().answers().count_in(backend.memory());
+        }
         let metrics = Metrics::new(&limits, forwards_max, backend.memory());
         let workers = std::thread::available_parallelism().map_or(1, usize::from);
         let (unproven, gate) = (Arc::default(), Gate::new(workers, backend.virtual_time()));

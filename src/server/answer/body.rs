@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::task::{Context, Poll};
 
+use crate::answer::forwarded::poll_forwarded;
 use crate::answer::guard::{Finite, Guarded, ReadLimits};
 use crate::connection::unread::{Patience, Sending};
 use crate::peer::channel::stream::{Broken, PeerStream};
-use crate::peer::headers::strip;
 use crate::request::charge::PieceTurn;
 use crate::watch::record::WatchWriter;
 use crate::watch::relay::{Relay, Source as RelaySource};
@@ -35,7 +35,6 @@ const CHUNK_BYTES: usize = 64 * 1024;
 pub(crate) const PASS_BYTES: usize = 16 * 1024;
 /// Length in bytes below which a complete answer needs no watchdog beside its connection's.
 const GUARDED_BYTES: u64 = 512 * 1024;
-
 pub(crate) type SliceStream = Pin<Box<dyn Stream<Item = Result<Bytes, StreamEnd>> + Send>>;
 
 /// The reason why a body ended early. The client sees a broken stream.
@@ -193,8 +192,16 @@ impl ResponseBody {
     pub(crate) fn send_by(&self, sending: &Arc<Sending>) {
         match &self.0 {
             Inner::Guarded(body) => body.send_by(sending),
-            Inner::Watch(_) | Inner::Relay(_) => sending.begin(Patience::Watch),
-            Inner::Empty | Inner::Whole(_) | Inner::Chunked(_) | Inner::Forwarded(_) => {
+            Inner::Watch(_) => sending.begin(Patience::Watch),
+            Inner::Relay(body) => {
+                sending.begin(Patience::Watch);
+                body.send_by(sending);
+            }
+            Inner::Forwarded(stream) => {
+                sending.begin(Patience::Finite);
+                stream.set_sending(sending);
+            }
+            Inner::Empty | Inner::Whole(_) | Inner::Chunked(_) => {
                 sending.begin(Patience::Finite);
             }
         }
@@ -399,19 +406,6 @@ impl Finite for Chunked {
     }
 }
 
-impl Finite for PeerStream {
-    fn poll_next(
-        &mut self,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyEnd>>> {
-        poll_forwarded(self, context)
-    }
-
-    fn size(&self) -> SizeHint {
-        self.size_hint()
-    }
-}
-
 /// Counts the events of one watch, and gives the watch its turns.
 pub(crate) trait WatchCounter: Send + Sync {
     /// Waits for the turn of the watch's plane, if it takes turns: what is due to the watches of a busy
@@ -524,26 +518,6 @@ impl Watch {
             .take()
             .map(|moved_trailers| moved_trailers(sent_up_to))
     }
-}
-
-/// Returns the next frame of another replica's answer, without the headers that only replicas may
-/// see.
-fn poll_forwarded(
-    stream: &mut PeerStream,
-    context: &mut Context<'_>,
-) -> Poll<Option<Result<Frame<Bytes>, BodyEnd>>> {
-    let frame = std::task::ready!(Pin::new(stream).poll_frame(context));
-    Poll::Ready(match frame {
-        None => None,
-        Some(Err(error)) => Some(Err(BodyEnd::Peer(error))),
-        Some(Ok(frame)) => match frame.into_trailers() {
-            Ok(mut trailers) => {
-                strip(&mut trailers);
-                Some(Ok(Frame::trailers(trailers)))
-            }
-            Err(frame) => Some(Ok(frame)),
-        },
-    })
 }
 
 impl Body for ResponseBody {

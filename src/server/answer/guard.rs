@@ -37,6 +37,9 @@ pub(crate) trait Finite: Send + 'static {
     ) -> Poll<Option<Result<Frame<Bytes>, BodyEnd>>>;
 
     fn size(&self) -> SizeHint;
+
+    /// Notes how the body is sent to its client.
+    fn send_by(&self, _sending: &Arc<Sending>) {}
 }
 
 /// A finite body that is dropped if the client does not read it.
@@ -110,6 +113,9 @@ impl Guarded {
     /// Notes how the body is sent to its client, and sets how long the client may leave it unread.
     pub(crate) fn send_by(&self, sending: &Arc<Sending>) {
         sending.begin(Patience::AtLeast(self.stall_max));
+        if let Some(body) = &*self.guarded.body.lock() {
+            body.send_by(sending);
+        }
         // A body is sent once.
         drop(self.guarded.sending.set(Arc::clone(sending)));
     }

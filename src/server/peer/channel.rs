@@ -12,8 +12,10 @@
 //! Invariant: a slow reader delays its own stream only ([`stream`]). Whatever the other side sends or
 //! does not read, a connection holds at most [`QUEUE_BYTES_MAX`] that wait to be sent, as much that
 //! is being sent, one frame that has not arrived to its end, and [`received::RECEIVED_BYTES_MAX`] for
-//! readers. `PROTOCOL.md` gives the sum, and `measured.rs` measures it.
+//! readers. `PROTOCOL.md` gives the sum, and `measured.rs` measures it. What all connections together
+//! hold of answers for clients is in the memory budget of the process ([`answer_memory`]).
 
+pub(crate) mod answer_memory;
 pub(super) mod answer_sender;
 pub(super) mod driver;
 pub(super) mod frame;
@@ -26,6 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
 
+use bytes::Bytes;
 use http::{HeaderMap, Method, Uri};
 use parking_lot::Mutex;
 use polyplane_fairness::PlaneMeter;
@@ -33,6 +36,7 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 use crate::connection::cost::Shares;
+use answer_memory::{Account, AnswerMemory, HeldAnswer, HoldingStream};
 use frame::{HeadTooLong, ResetReason, SentValues};
 use received::{RECEIVED_BYTES_MAX, Received};
 use stream::{Broken, Lost, RequestedStream, Stream};
@@ -115,6 +119,8 @@ pub(super) struct Channel {
     out: Mutex<SendQueue>,
     streams: Mutex<Streams>,
     received: Arc<Received>,
+    /// Where answers for clients count; `None` if the connection brings none.
+    answers: Option<Arc<AnswerMemory>>,
     /// Wakes what waits for room in the send queue.
     room: Notify,
     /// True if no new stream may begin; the connection then ends with the last open one.
@@ -146,6 +152,17 @@ impl Channel {
 
     /// Creates a channel whose streams hold at most so many bytes for their readers.
     pub(super) fn limited(received_bytes_max: usize) -> Arc<Self> {
+        Self::counted(received_bytes_max, None)
+    }
+
+    /// Creates a channel over which answers for clients come.
+    pub(super) fn of_answers(answers: &Arc<AnswerMemory>) -> Arc<Self> {
+        let channel = Self::counted(RECEIVED_BYTES_MAX, Some(Arc::clone(answers)));
+        answers.add_channel(&channel);
+        channel
+    }
+
+    fn counted(received_bytes_max: usize, answers: Option<Arc<AnswerMemory>>) -> Arc<Self> {
         Arc::new(Self {
             out: Mutex::new(SendQueue {
                 bytes: Vec::new(),
@@ -158,6 +175,7 @@ impl Channel {
             }),
             streams: Mutex::default(),
             received: Arc::new(Received::new(received_bytes_max)),
+            answers,
             room: Notify::new(),
             closing: AtomicBool::new(false),
             shares: Arc::default(),
@@ -229,7 +247,12 @@ impl Channel {
             if out.next >= STREAMS_EVER_MAX {
                 self.closing.store(true, Ordering::Release);
             }
-            let stream = Arc::new(Stream::requested(id, begins_at, &self.received));
+            let counted = self.answers.as_ref().zip(payer);
+            let account = Account {
+                connection: Arc::clone(&self.received),
+                answer: counted.map(|(all, payer)| Arc::new(HeldAnswer::new(all, payer))),
+            };
+            let stream = Arc::new(Stream::requested(id, begins_at, account));
             stream.spend(body.len());
             let payer = Arc::clone(payer.unwrap_or(&self.own));
             // Under the lock of the queue, so that the stream is known before its answer arrives.
@@ -287,6 +310,32 @@ impl Channel {
                 }
             }
             room.await;
+        }
+    }
+
+    /// Sends a part of a body, as fast as the other side's credit and the send queue allow.
+    ///
+    /// # Errors
+    /// Returns the reason if the stream or the connection is broken.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, any number of the bytes may have been sent.
+    pub(super) async fn send_data(
+        &self,
+        stream: &Stream,
+        mut data: Bytes,
+        is_last: bool,
+    ) -> Result<(), Broken> {
+        loop {
+            let granted = std::future::poll_fn(|context| stream.poll_credit(data.len(), context));
+            let piece = data.split_to(granted.await?);
+            let ends = is_last && data.is_empty();
+            self.push_when_room(|out| frame::put_data(out, stream.id, &piece, ends))
+                .await?;
+            self.note_frame(stream.id, piece.len());
+            if data.is_empty() {
+                return Ok(());
+            }
         }
     }
 
@@ -370,18 +419,48 @@ impl Channel {
                 streams.remove(id)
             };
             let Some(entry) = entry else { return };
-            tracing::debug!(
-                stream = entry.stream.id,
-                "a stream of a peer was not read and ends"
-            );
-            entry.stream.drop_unread();
-            if !entry.is_ended {
-                self.push(|out| frame::put_reset(out, entry.stream.id, as_who));
-            }
-            if let Some(task) = entry.task {
-                task.abort();
-            }
+            self.end_entry(entry, as_who);
         }
+    }
+
+    /// Ends a stream for which the process has no memory.
+    fn end_forwarded(&self, id: u32) {
+        let entry = self.streams.lock().remove(id);
+        if let Some(entry) = entry {
+            self.end_entry(entry, ResetReason::Cancelled);
+        }
+    }
+
+    /// Ends a stream that was removed, and drops what its reader has not taken.
+    fn end_entry(&self, entry: StreamEntry, as_who: ResetReason) {
+        tracing::debug!(
+            stream = entry.stream.id,
+            "a stream of a peer was not read and ends"
+        );
+        entry.stream.drop_unread();
+        if !entry.is_ended {
+            self.push(|out| frame::put_reset(out, entry.stream.id, as_who));
+        }
+        if let Some(task) = entry.task {
+            task.abort();
+        }
+    }
+
+    /// Returns the streams whose answers hold memory of the process.
+    fn holding_streams(self: &Arc<Self>) -> Vec<HoldingStream> {
+        let streams = self.streams.lock();
+        let holding = streams.entries.values().filter_map(|entry| {
+            let answer = entry.stream.held_answer()?;
+            let bytes = answer.bytes();
+            (bytes > 0).then(|| HoldingStream {
+                channel: Arc::clone(self),
+                id: entry.stream.id,
+                answer: Arc::clone(answer),
+                bytes,
+                is_read: entry.stream.is_read() && !answer.is_unread(),
+            })
+        });
+        holding.collect()
     }
 }
 

@@ -26,9 +26,10 @@ use tokio_util::sync::CancellationToken;
 use crate::backend::Peer;
 use crate::connection::cost::ConnectionCost;
 use crate::peer::PeerLimits;
+use crate::peer::channel::answer_memory::AnswerMemory;
 use crate::peer::channel::driver::Driver;
 use crate::peer::channel::frame::HeadTooLong;
-use crate::peer::channel::stream::{Broken, NoAnswer, PeerStream, SharedIoError, send_data};
+use crate::peer::channel::stream::{Broken, NoAnswer, PeerStream, SharedIoError};
 use crate::peer::channel::{Channel, Opened};
 use crate::peer::headers::MOVED;
 use crate::peer::wire::PeerBody;
@@ -123,6 +124,7 @@ pub(crate) struct Pool {
     tls: Arc<PeerTls>,
     limits: PeerLimits,
     links: Mutex<HashMap<Peer, Arc<Link>>>,
+    answers: Arc<AnswerMemory>,
     opened: AtomicU64,
 }
 
@@ -155,12 +157,18 @@ impl Pool {
             tls,
             limits,
             links: Mutex::default(),
+            answers: Arc::default(),
             opened: AtomicU64::new(0),
         }
     }
 
     pub(super) fn tls(&self) -> &Arc<PeerTls> {
         &self.tls
+    }
+
+    /// Returns the memory that answers take on their way to clients.
+    pub(crate) fn answers(&self) -> &AnswerMemory {
+        &self.answers
     }
 
     /// Returns the link to a peer. Opens no connection.
@@ -333,7 +341,7 @@ impl Pool {
             None => return Err(failed(ConnectFailure::NoReplicaName)),
         }
         self.opened.fetch_add(1, Ordering::Relaxed);
-        let channel = Channel::new();
+        let channel = Channel::of_answers(&self.answers);
         let gone = link.gone.clone().cancelled_owned();
         let mut driver = Driver::new(&channel, stream, None).until(gone);
         let mut cost = ConnectionCost::between_replicas(channel.shares());
@@ -382,7 +390,8 @@ pub(super) async fn exchange(
             let mut left = body.length();
             for piece in body.pieces() {
                 left -= piece.len();
-                if send_data(channel, &opened.stream, piece.clone(), left == 0)
+                if channel
+                    .send_data(&opened.stream, piece.clone(), left == 0)
                     .await
                     .is_err()
                 {

@@ -125,9 +125,9 @@ impl RequestHandler for Host {
     }
 }
 
-struct Pair {
+pub(super) struct Pair {
     host: Host,
-    asking: Arc<Channel>,
+    pub(super) asking: Arc<Channel>,
     hosting: Arc<Channel>,
     asks: JoinHandle<Result<(), Broken>>,
     hosts: JoinHandle<Result<(), Broken>>,
@@ -138,12 +138,17 @@ fn run(mut driver: Driver<DuplexStream>) -> JoinHandle<Result<(), Broken>> {
 }
 
 fn pair(pipe_bytes: usize) -> Pair {
+    pair_of(pipe_bytes, Channel::new())
+}
+
+/// Joins a channel to one of a host.
+pub(super) fn pair_of(pipe_bytes: usize, asking: Arc<Channel>) -> Pair {
     let (near, far) = duplex(pipe_bytes);
     let host = Host {
         streams_max: 100,
         ..Host::default()
     };
-    let (asking, hosting) = (Channel::new(), Channel::new());
+    let hosting = Channel::new();
     Pair {
         asks: run(Driver::new(&asking, near, None)),
         hosts: run(Driver::new(&hosting, far, Some(Box::new(host.clone())))),
@@ -168,7 +173,20 @@ async fn ask(
         .expect("an answer in time")
 }
 
-async fn until(what: impl Fn() -> bool) {
+/// Sends a request for which a plane pays.
+pub(super) async fn ask_for(
+    channel: &Arc<Channel>,
+    plane: &Arc<PlaneMeter>,
+    path: &str,
+) -> Result<Response<PeerStream>, NoAnswer> {
+    let mut asked = request(path, vec![]);
+    *asked.body_mut() = PeerBody::default().paid_by(plane);
+    timeout(PATIENCE, exchange(channel, &asked))
+        .await
+        .expect("an answer in time")
+}
+
+pub(super) async fn until(what: impl Fn() -> bool) {
     let waiting = async {
         while !what() {
             sleep(Duration::from_millis(1)).await;
@@ -196,10 +214,13 @@ async fn planes_pay_for_a_connection_to_another_replica_by_what_it_moves_for_the
     let pair = pair(100_000);
     let planes: [Arc<PlaneMeter>; 2] = std::array::from_fn(|_| Arc::default());
     for (plane, path) in planes.iter().zip(["/0", "/200000"]) {
-        let mut asked = request(path, vec![]);
-        *asked.body_mut() = PeerBody::default().paid_by(plane);
-        let answer = exchange(&pair.asking, &asked).await.expect("an answer");
-        answer.into_body().collect().await.expect("whole");
+        let answer = ask_for(&pair.asking, plane, path).await;
+        answer
+            .expect("an answer")
+            .into_body()
+            .collect()
+            .await
+            .expect("whole");
     }
     let all = work_of(&pair.asking);
     let [small, large] = planes.each_ref().map(|plane| plane.usage().cpu_nanos);

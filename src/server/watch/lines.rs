@@ -61,6 +61,10 @@ impl WatchLines {
         self.ready.pop_front()
     }
 
+    pub(super) fn begun_bytes(&self) -> usize {
+        self.begun.len()
+    }
+
     pub(super) fn position(&self) -> &ClientPosition {
         &self.position
     }

@@ -207,6 +207,10 @@ impl WatchRecords {
         }
     }
 
+    pub(super) fn begun_bytes(&self) -> usize {
+        self.begun.len()
+    }
+
     pub(super) fn position(&self) -> &ClientPosition {
         &self.position
     }

@@ -13,6 +13,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -21,7 +22,9 @@ use http_body::Body as _;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use crate::answer::body::Watch;
-use crate::peer::channel::stream::PeerStream;
+use crate::connection::unread::Sending;
+use crate::peer::channel::answer_memory::Kept;
+use crate::peer::channel::stream::{Broken, PeerStream};
 use crate::peer::headers::{MOVED, MovedTo, SENT_UP_TO};
 use crate::request::seats::Seat;
 use crate::watch::lines::WatchLines;
@@ -69,6 +72,8 @@ pub(crate) struct RemoteWatch {
     /// Resolves when that replica leaves the ring.
     pub gone: Pin<Box<WaitForCancellationFutureOwned>>,
     pub reader: WatchReader,
+    /// Counts what the reader keeps.
+    pub kept: Kept,
     /// Counts the watch among the forwarded ones.
     pub _seat: Option<Seat>,
 }
@@ -79,6 +84,8 @@ pub(crate) struct Relay {
     session: Box<dyn Reopen>,
     ending: Pin<Box<WaitForCancellationFutureOwned>>,
     reopened_without_events: u32,
+    /// How the events are sent to the client; not set if by a WebSocket.
+    sending: OnceLock<Arc<Sending>>,
 }
 
 impl Relay {
@@ -92,6 +99,16 @@ impl Relay {
             session,
             ending: Box::pin(ending),
             reopened_without_events: 0,
+            sending: OnceLock::new(),
+        }
+    }
+
+    /// Notes how the events are sent to the client.
+    pub(crate) fn send_by(&self, sending: &Arc<Sending>) {
+        // A watch is sent once.
+        drop(self.sending.set(Arc::clone(sending)));
+        if let Source::There(there) = &self.source {
+            there.stream.set_sending(sending);
         }
     }
 
@@ -133,6 +150,10 @@ impl Relay {
                 },
                 Source::Opening(opening) => match opening.as_mut().poll(context) {
                     Poll::Ready(Reopened::Source(source)) => {
+                        if let (Source::There(there), Some(sending)) = (&source, self.sending.get())
+                        {
+                            there.stream.set_sending(sending);
+                        }
                         self.source = source;
                         continue;
                     }
@@ -179,11 +200,13 @@ impl RemoteWatch {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Bytes, SourceEnd>> {
         loop {
             if let Some(bytes) = self.reader.next() {
-                return Poll::Ready(Ok(bytes));
+                return Poll::Ready(Ok(self.kept.hand_over(bytes)));
             }
+            self.kept.resize(self.reader.begun_bytes());
             match Pin::new(&mut self.stream).poll_frame(context) {
                 Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
                     Ok(data) => {
+                        self.kept.grow(data.len());
                         if let Err(error) = self.reader.feed(data) {
                             tracing::debug!(%error, "a watch cannot be resumed");
                             return Poll::Ready(Err(SourceEnd::for_good()));
@@ -196,6 +219,11 @@ impl RemoteWatch {
                 },
                 // The other replica ended the watch in good order: its time was up.
                 Poll::Ready(None) => return Poll::Ready(Err(SourceEnd::for_good())),
+                // Resumed here, it would fill the memory again at once. Clients resume after a pause.
+                Poll::Ready(Some(Err(Broken::Unread))) => {
+                    tracing::debug!("a watch ends, because there is no memory for its events");
+                    return Poll::Ready(Err(SourceEnd::for_good()));
+                }
                 Poll::Ready(Some(Err(error))) => {
                     tracing::debug!(%error, "the connection to the replica that sends a watch broke");
                     return Poll::Ready(Err(self.broken()));
@@ -262,6 +290,14 @@ impl WatchReader {
         match self {
             Self::Lines(lines) => lines.next(),
             Self::Records(records) => records.next(),
+        }
+    }
+
+    /// Returns the bytes of what has begun and not ended.
+    pub(super) fn begun_bytes(&self) -> usize {
+        match self {
+            Self::Lines(lines) => lines.begun_bytes(),
+            Self::Records(records) => records.begun_bytes(),
         }
     }
 

@@ -90,6 +90,7 @@ impl Pipeline<'_> {
         content_type: Option<HeaderValue>,
     ) -> ResponseBody {
         let there = RemoteWatch {
+            kept: stream.kept(),
             stream,
             gone: Box::pin(link.gone().clone().cancelled_owned()),
             reader,

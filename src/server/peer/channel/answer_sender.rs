@@ -11,7 +11,7 @@ use http_body_util::BodyExt as _;
 
 use crate::peer::channel::Channel;
 use crate::peer::channel::frame::{self, CHUNK_BYTES, HeadTooLong, ResetReason};
-use crate::peer::channel::stream::{Broken, Stream, send_data};
+use crate::peer::channel::stream::{Broken, Stream};
 
 /// Sends one answer. If this is dropped before the end of the answer, the peer gets a reset.
 pub(in crate::peer) struct AnswerSender {
@@ -97,11 +97,13 @@ impl AnswerSender {
     async fn send_next(&self, frame: Option<Frame<Bytes>>, is_last: bool) -> Result<Next, Broken> {
         let frame = match frame.map(Frame::into_data) {
             Some(Ok(data)) => {
-                send_data(&self.channel, &self.stream, data, is_last).await?;
+                self.channel.send_data(&self.stream, data, is_last).await?;
                 return Ok(Next::after(is_last));
             }
             None => {
-                send_data(&self.channel, &self.stream, Bytes::new(), true).await?;
+                self.channel
+                    .send_data(&self.stream, Bytes::new(), true)
+                    .await?;
                 return Ok(Next::Nothing);
             }
             Some(Err(frame)) => frame,

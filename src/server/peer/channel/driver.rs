@@ -231,6 +231,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
             Some(_) => ResetReason::Broken,
             None => ResetReason::Cancelled,
         });
+        if let Some(answers) = &self.channel.answers {
+            answers.make_room();
+        }
         Ok(())
     }
 

@@ -8,6 +8,8 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use bytes::{Bytes, BytesMut};
+
 use crate::peer::channel::stream::WINDOW_BYTES;
 
 /// Bytes of heads and bodies that a connection holds for readers. With less, readers that are all
@@ -17,6 +19,23 @@ pub(in crate::peer) const RECEIVED_BYTES_MAX: usize = 256 * WINDOW_BYTES;
 /// Parts of bodies and heads that keep a read buffer in memory. Further ones are copied. Without the
 /// limit, one byte for each of thousands of streams would keep as many buffers.
 const SLICES_MAX: usize = 256;
+
+/// A part of a body that has arrived and is not read yet.
+pub(super) enum Chunk {
+    /// A slice of the read buffer, which it keeps in memory.
+    Slice(Bytes),
+    /// One or more small parts, copied so that they keep no read buffer in memory.
+    Copy(BytesMut),
+}
+
+impl Chunk {
+    pub(super) fn into_bytes(self) -> Bytes {
+        match self {
+            Self::Slice(bytes) => bytes,
+            Self::Copy(bytes) => bytes.freeze(),
+        }
+    }
+}
 
 /// The bytes that the streams of one connection hold for their readers.
 #[derive(Debug)]

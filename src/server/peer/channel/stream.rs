@@ -6,7 +6,8 @@
 //!
 //! Invariant: a stream holds at most [`WINDOW_BYTES`] of a body that nobody has read, and memory in
 //! proportion to them, however small the pieces are in which they arrive. All that a stream holds
-//! counts against the budget of its connection ([`Received`]).
+//! counts against the budget of its connection ([`Received`]), and an answer's body in the memory
+//! budget of the process ([`Account`]).
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -15,24 +16,29 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, Response};
 use http_body::{Body, Frame, SizeHint};
 use parking_lot::Mutex;
 
+use crate::connection::unread::Sending;
 use crate::peer::channel::Channel;
 use crate::peer::channel::READ_BYTES;
+use crate::peer::channel::answer_memory::{Account, HeldAnswer, Kept};
 use crate::peer::channel::frame::{self, AnswerHead, CHUNK_BYTES, HeadTooLong, Kind};
 use crate::peer::channel::frame::{Malformed, ResetReason, memory_of};
-use crate::peer::channel::received::Received;
+use crate::peer::channel::received::{Chunk, Received};
 
 /// Bytes that one side may send on a stream before the reader reads. More would cost memory for
 /// each slow client; less would make a body wait for round trips.
 pub(in crate::peer) const WINDOW_BYTES: usize = 256 * 1024;
-/// Bytes after whose reading the reader sends new credit. Less would cost more frames; the whole
-/// window would stall the sender.
-const CREDIT_BYTES: usize = WINDOW_BYTES / 4;
+/// The same for the answers to clients while their memory is short, from the first credit on. More would fill that
+/// memory; with less, streams would wait for round trips after each few events.
+const SHORT_WINDOW_BYTES: usize = 16 * 1024;
+/// The part of a window after whose reading the reader sends new credit. A smaller one would cost more
+/// frames; the whole window would stall the sender.
+const CREDIT_PART: usize = 4;
 
 /// The reason why a connection or a stream cannot be used any more.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -44,7 +50,7 @@ pub(crate) enum Broken {
     #[error("the peer reset the stream")]
     Reset,
     /// This side ended the stream, because its reader took too little of what had arrived.
-    #[error("the connection held more bytes than their readers took")]
+    #[error("there was no memory for bytes that their readers did not take")]
     Unread,
     /// The other side did not answer a ping.
     #[error("the peer was silent for too long")]
@@ -117,7 +123,7 @@ pub(in crate::peer) struct Stream {
     /// The offset of the stream's first byte among all bytes that this side sends on the
     /// connection.
     pub begins_at: u64,
-    received: Arc<Received>,
+    account: Account,
     state: Mutex<State>,
 }
 
@@ -139,23 +145,6 @@ struct State {
     /// The number of bytes that the other side still accepts.
     credit: usize,
     writer: Option<Waker>,
-}
-
-/// A part of a body that has arrived and is not read yet.
-enum Chunk {
-    /// A slice of the read buffer, which it keeps in memory.
-    Slice(Bytes),
-    /// One or more small parts, copied so that they keep no read buffer in memory.
-    Copy(BytesMut),
-}
-
-impl Chunk {
-    fn into_bytes(self) -> Bytes {
-        match self {
-            Self::Slice(bytes) => bytes,
-            Self::Copy(bytes) => bytes.freeze(),
-        }
-    }
 }
 
 /// The way in which the other side stopped sending.
@@ -189,11 +178,11 @@ pub(in crate::peer) enum NoAnswer {
 
 impl Stream {
     /// Creates the stream of a request that this side sends from the offset `begins_at` on.
-    pub(in crate::peer) fn requested(id: u32, begins_at: u64, received: &Arc<Received>) -> Self {
+    pub(in crate::peer) fn requested(id: u32, begins_at: u64, account: Account) -> Self {
         Self {
             id,
             begins_at,
-            received: Arc::clone(received),
+            account,
             state: Mutex::new(State {
                 credit: WINDOW_BYTES,
                 ..State::default()
@@ -204,8 +193,12 @@ impl Stream {
     /// Creates the stream of a request that the other side has sent, with the bytes of memory that
     /// the head of the request takes.
     pub(in crate::peer) fn accepted(id: u32, head_bytes: usize, received: &Arc<Received>) -> Self {
-        let mut stream = Self::requested(id, 0, received);
         received.add(head_bytes);
+        let account = Account {
+            connection: Arc::clone(received),
+            answer: None,
+        };
+        let mut stream = Self::requested(id, 0, account);
         let state = stream.state.get_mut();
         state.has_begun = true;
         state.head_bytes = head_bytes;
@@ -244,9 +237,9 @@ impl Stream {
                 return;
             }
             state.has_begun = true;
-            state.keep_head(memory_of(&head.headers), &self.received);
+            state.keep_head(memory_of(&head.headers), &self.account);
             state.head = Some(head);
-            taken = state.take(body, is_last, &self.received);
+            taken = state.take(body, is_last, &self.account);
         });
         taken
     }
@@ -258,7 +251,7 @@ impl Stream {
     /// begun or has ended.
     pub(in crate::peer) fn came(&self, body: Bytes, is_last: bool) -> Result<(), Broken> {
         let mut taken = Ok(());
-        self.update(|state| taken = state.take(body, is_last, &self.received));
+        self.update(|state| taken = state.take(body, is_last, &self.account));
         taken
     }
 
@@ -270,8 +263,8 @@ impl Stream {
         let mut taken = Ok(());
         self.update(|state| {
             taken = state.goes_on();
-            if taken.is_ok() {
-                state.keep_head(memory_of(&trailers), &self.received);
+            if taken.is_ok() && state.end.is_none() {
+                state.keep_head(memory_of(&trailers), &self.account);
                 state.end = Some(End::Whole(Some(trailers)));
             }
         });
@@ -284,10 +277,20 @@ impl Stream {
         state.unread + state.head_bytes
     }
 
+    /// Returns the memory that the answer to a client holds.
+    pub(super) fn held_answer(&self) -> Option<&Arc<HeldAnswer>> {
+        self.account.answer.as_ref()
+    }
+
+    /// Returns whether the reader has read all that has arrived, and waits for more.
+    pub(super) fn is_read(&self) -> bool {
+        self.state.lock().reader.is_some()
+    }
+
     /// Ends the stream and drops what its reader has not taken.
     pub(in crate::peer) fn drop_unread(&self) {
         self.update(|state| {
-            state.forget(&self.received);
+            state.forget(&self.account);
             state.head = None;
             state.end = Some(End::Broken(Broken::Unread));
         });
@@ -333,7 +336,11 @@ impl Stream {
     }
 
     /// Reserves credit for up to `bytes` bytes; waits while there is none.
-    fn poll_credit(&self, bytes: usize, context: &mut Context<'_>) -> Poll<Result<usize, Broken>> {
+    pub(super) fn poll_credit(
+        &self,
+        bytes: usize,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<usize, Broken>> {
         let mut state = self.state.lock();
         match &state.end {
             Some(End::Broken(why)) => return Poll::Ready(Err(why.clone())),
@@ -358,7 +365,7 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        self.state.get_mut().forget(&self.received);
+        self.state.get_mut().forget(&self.account);
     }
 }
 
@@ -372,21 +379,25 @@ impl State {
         }
     }
 
-    fn keep_head(&mut self, bytes: usize, received: &Received) {
+    fn keep_head(&mut self, bytes: usize, account: &Account) {
         self.head_bytes += bytes;
-        received.add(bytes);
+        account.connection.add(bytes);
     }
 
-    fn take(&mut self, body: Bytes, is_last: bool, received: &Received) -> Result<(), Broken> {
+    fn take(&mut self, body: Bytes, is_last: bool, account: &Account) -> Result<(), Broken> {
         self.goes_on()?;
+        if self.end.is_some() {
+            // Another task has ended the stream, and what was dropped must not be missing in the middle.
+            return Ok(());
+        }
         if self.unread + body.len() > WINDOW_BYTES {
             let why = "a stream has more under way than it may";
             return Err(Broken::Protocol(why));
         }
         if !body.is_empty() {
             self.unread += body.len();
-            received.add(body.len());
-            self.store(body, received);
+            account.add_body(body.len());
+            self.store(body, &account.connection);
         }
         if is_last {
             self.end = Some(End::Whole(None));
@@ -415,21 +426,22 @@ impl State {
     }
 
     /// Removes the first part of the body that nobody has read.
-    fn next_chunk(&mut self, received: &Received) -> Option<Bytes> {
+    fn next_chunk(&mut self, account: &Account) -> Option<Bytes> {
         let chunk = self.chunks.pop_front()?;
         if matches!(chunk, Chunk::Slice(_)) {
-            received.remove_slice();
+            account.connection.remove_slice();
         }
         let bytes = chunk.into_bytes();
         self.unread -= bytes.len();
-        received.remove(bytes.len());
+        account.remove_body(bytes.len());
         Some(bytes)
     }
 
-    /// Drops all that nobody has read, and gives its bytes back to the connection's budget.
-    fn forget(&mut self, received: &Received) {
-        while self.next_chunk(received).is_some() {}
-        received.remove(std::mem::take(&mut self.head_bytes));
+    /// Drops all that nobody has read, and gives its bytes back.
+    fn forget(&mut self, account: &Account) {
+        while self.next_chunk(account).is_some() {}
+        let head_bytes = std::mem::take(&mut self.head_bytes);
+        account.connection.remove(head_bytes);
     }
 }
 
@@ -437,33 +449,6 @@ fn wait(place: &mut Option<Waker>, context: &Context<'_>) {
     match place {
         Some(waker) => waker.clone_from(context.waker()),
         None => *place = Some(context.waker().clone()),
-    }
-}
-
-/// Sends a part of a body, as fast as the other side's credit and the send queue allow.
-///
-/// # Errors
-/// Returns the reason if the stream or its connection is broken.
-///
-/// # Cancel safety
-/// If the future is dropped, any number of the bytes may have been sent.
-pub(in crate::peer) async fn send_data(
-    channel: &Channel,
-    stream: &Stream,
-    mut data: Bytes,
-    is_last: bool,
-) -> Result<(), Broken> {
-    loop {
-        let granted = std::future::poll_fn(|context| stream.poll_credit(data.len(), context));
-        let piece = data.split_to(granted.await?);
-        let ends = is_last && data.is_empty();
-        channel
-            .push_when_room(|out| frame::put_data(out, stream.id, &piece, ends))
-            .await?;
-        channel.note_frame(stream.id, piece.len());
-        if data.is_empty() {
-            return Ok(());
-        }
     }
 }
 
@@ -497,6 +482,7 @@ impl RequestedStream {
 
 impl Drop for RequestedStream {
     fn drop(&mut self) {
+        self.stream.account.set_sending(None);
         if self.channel.forget(self.stream.id) {
             let id = self.stream.id;
             self.channel
@@ -532,6 +518,16 @@ impl PeerStream {
 }
 
 impl PeerStream {
+    /// Returns the count of what the reader of an answer keeps, empty at first.
+    pub(crate) fn kept(&self) -> Kept {
+        Kept::empty(&self.stream.account)
+    }
+
+    /// Notes how the answer is sent to its client.
+    pub(crate) fn set_sending(&self, sending: &Arc<Sending>) {
+        self.stream.account.set_sending(Some(Arc::clone(sending)));
+    }
+
     /// Returns whether the whole body has arrived, read or not.
     pub(crate) fn is_whole(&self) -> bool {
         let state = self.stream.state.lock();
@@ -548,7 +544,7 @@ impl Body for PeerStream {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
         let mut state = self.stream.state.lock();
-        let Some(chunk) = state.next_chunk(&self.stream.received) else {
+        let Some(chunk) = state.next_chunk(&self.stream.account) else {
             let state = &mut *state;
             return match &mut state.end {
                 Some(End::Whole(trailers)) => {
@@ -564,9 +560,16 @@ impl Body for PeerStream {
             };
         };
         state.uncredited += chunk.len();
+        // Credit that is kept back is sent once there is memory again and the reader reads on.
+        let window = match self.stream.account.is_short() {
+            true => SHORT_WINDOW_BYTES,
+            false => WINDOW_BYTES,
+        };
+        let kept_back = WINDOW_BYTES - window;
         let mut credit = 0;
-        if state.uncredited >= CREDIT_BYTES && state.end.is_none() {
-            credit = std::mem::take(&mut state.uncredited) as u32;
+        if state.uncredited >= kept_back + window / CREDIT_PART && state.end.is_none() {
+            credit = (state.uncredited - kept_back) as u32;
+            state.uncredited = kept_back;
         }
         drop(state);
         if credit > 0 {
