@@ -88,7 +88,7 @@ impl Strategy for DaemonSet {
     }
 
     fn warnings(&self, _: &Context<'_>, object: &Value, old: Option<&Value>) -> Vec<String> {
-        workload::template_warnings(object, old)
+        warnings(object, old)
     }
 
     fn cells(&self, object: &Value, now: i64) -> Vec<Value> {
@@ -138,6 +138,14 @@ fn set_template_generation(object: &mut Value, generation: i64) {
     object["metadata"]["annotations"]
         .make_object()
         .insert(TEMPLATE_GENERATION, generation.to_string());
+}
+
+/// Returns warnings about the template, if it is new or has changed.
+fn warnings(object: &Value, old: Option<&Value>) -> Vec<String> {
+    match old {
+        Some(old) if template_generation(old) == template_generation(object) => Vec::new(),
+        _ => workload::template_warnings(object, None),
+    }
 }
 
 fn spec_errors(object: &Value, old: Option<&Value>) -> Complaints {
@@ -202,5 +210,27 @@ fn strategy(strategy: &Value, path: &Path<'_>, errors: &mut Complaints) {
                 &["RollingUpdate", "OnDelete"],
             ));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polyplane_apimachinery::json;
+
+    #[test]
+    fn a_template_is_warned_about_when_it_changes_and_not_when_the_rest_does() {
+        let daemon_set = |generation: i64, template_generation: i64| {
+            let pods = json!({"terminationGracePeriodSeconds": (-1i64)});
+            let metadata = json!({"generation": generation});
+            let mut object = json!({"metadata": metadata, "spec": {"template": {"spec": pods}}});
+            set_template_generation(&mut object, template_generation);
+            object
+        };
+        let old = daemon_set(1, 1);
+        let count = |object: &Value, old| warnings(object, old).len();
+        assert_eq!(count(&old, None), 1);
+        assert_eq!(count(&daemon_set(2, 1), Some(&old)), 0);
+        assert_eq!(count(&daemon_set(2, 2), Some(&old)), 1);
     }
 }

@@ -80,7 +80,9 @@ impl Strategy for Deployment {
     }
 
     fn warnings(&self, _: &Context<'_>, object: &Value, old: Option<&Value>) -> Vec<String> {
-        workload::template_warnings(object, old)
+        let mut warnings: Vec<String> = workload::name_warning(object, old).into_iter().collect();
+        warnings.extend(workload::template_warnings(object, old));
+        warnings
     }
 
     fn cells(&self, object: &Value, now: i64) -> Vec<Value> {

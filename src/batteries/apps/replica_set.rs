@@ -7,7 +7,7 @@ use crate::shared::workload;
 use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::Path;
 use polyplane_apimachinery::json::scan::Scanned;
-use polyplane_apimachinery::{Str, Value, names};
+use polyplane_apimachinery::{Str, Value};
 use polyplane_registry::strategy::{Context, Strategy, age};
 
 const COUNTERS: [&str; 6] = [
@@ -60,14 +60,7 @@ impl Strategy for ReplicaSet {
     }
 
     fn warnings(&self, _: &Context<'_>, object: &Value, old: Option<&Value>) -> Vec<String> {
-        let mut warnings = Vec::new();
-        let complaints = names::dns1123_label(object.str_at(&["metadata", "name"]));
-        if old.is_none() && !complaints.is_empty() {
-            warnings.push(format!(
-                "metadata.name: this is used in Pod names and hostnames, which can result in surprising behavior; a DNS label is recommended: [{}]",
-                complaints.join(" ")
-            ));
-        }
+        let mut warnings: Vec<String> = workload::name_warning(object, old).into_iter().collect();
         warnings.extend(workload::template_warnings(object, old));
         warnings
     }

@@ -4,12 +4,12 @@ pub mod schedule;
 
 use super::job::{self, Owner};
 use crate::shared::object_metadata;
-use crate::shared::pod::{defaults, init_annotations, table_cells, warnings};
+use crate::shared::pod::{defaults, init_annotations, table_cells};
 use crate::shared::validation::bad_value;
 use crate::shared::validation::complaints::named;
 use crate::shared::validation::members::has;
 use crate::shared::validation::numbers::non_negative_members;
-use crate::shared::workload::shown_selector;
+use crate::shared::workload::{self, shown_selector};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
@@ -19,6 +19,8 @@ const TEMPLATE: [&str; 4] = ["spec", "jobTemplate", "spec", "template"];
 /// Longest name of a CronJob: a Job's name has at most 63 characters, of which the controller needs
 /// 11 for its suffix.
 const NAME_BYTES_MAX: usize = 52;
+/// The warning about a time zone in the schedule. It names the field as upstream does, by another path than it has.
+const ZONE_IN_SCHEDULE: &str = "cannot use TZ or CRON_TZ in spec.spec.schedule, use timeZone instead, see https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/ for more details";
 
 /// Behaviour of CronJobs.
 #[derive(Debug)]
@@ -56,13 +58,11 @@ impl Strategy for CronJob {
         spec_errors(object, Some(old))
     }
 
-    fn warnings(&self, _: &Context<'_>, object: &Value, old: Option<&Value>) -> Vec<String> {
-        let generation = |object: &Value| object.int_at(&["metadata", "generation"]);
-        if old.is_some_and(|old| generation(old) == generation(object)) {
-            return Vec::new();
+    fn warnings(&self, context: &Context<'_>, object: &Value, old: Option<&Value>) -> Vec<String> {
+        match context.subresource {
+            "status" => Vec::new(),
+            _ => warnings(object, old),
         }
-        let template = object.at(&TEMPLATE).unwrap_or(&Value::Null);
-        warnings::template(template, &Path::new("spec.jobTemplate.spec.template"))
     }
 
     fn cells(&self, object: &Value, now: i64) -> Vec<Value> {
@@ -91,6 +91,19 @@ impl Strategy for CronJob {
             shown_selector(&job["selector"]).into(),
         ]
     }
+}
+
+fn warnings(object: &Value, old: Option<&Value>) -> Vec<String> {
+    let mut warnings: Vec<String> = workload::name_warning(object, old).into_iter().collect();
+    if workload::has_changed(object, old) {
+        let job = &object["spec"]["jobTemplate"]["spec"];
+        let path = Path::new("spec.jobTemplate.spec");
+        warnings.extend(job::spec::warnings(job, &path));
+    }
+    if old.is_some() && object.str_at(&["spec", "schedule"]).contains("TZ") {
+        warnings.push(ZONE_IN_SCHEDULE.to_owned());
+    }
+    warnings
 }
 
 fn spec_errors(object: &Value, old: Option<&Value>) -> Complaints {
@@ -192,5 +205,24 @@ fn zone(zone: &Value, path: &Path<'_>, errors: &mut Complaints) {
     }
     if name != "Local" && !schedule::is_zone(name) {
         complain(format!("unknown time zone {name}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polyplane_apimachinery::json;
+
+    #[test]
+    fn a_zone_in_the_schedule_is_warned_about_whenever_a_cron_job_changes() {
+        let scheduled = |schedule: &str| json!({"spec": {"schedule": schedule}});
+        for (schedule, wanted) in [
+            ("0 1 * * *", Vec::new()),
+            ("TZ=UTC 0 1 * * *", vec![ZONE_IN_SCHEDULE.to_owned()]),
+            ("CRON_TZ=UTC 0 1 * * *", vec![ZONE_IN_SCHEDULE.to_owned()]),
+        ] {
+            let object = scheduled(schedule);
+            assert_eq!(warnings(&object, Some(&object)), wanted);
+        }
     }
 }

@@ -6,7 +6,7 @@ mod status;
 mod update;
 
 use crate::shared::pod::{defaults, init_annotations, table_cells};
-use crate::shared::workload::{shown_selector, template_warnings};
+use crate::shared::workload::{self, shown_selector};
 use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::Path;
 use polyplane_apimachinery::json::scan::Scanned;
@@ -90,7 +90,11 @@ impl Strategy for Job {
     }
 
     fn warnings(&self, _: &Context<'_>, object: &Value, old: Option<&Value>) -> Vec<String> {
-        template_warnings(object, old)
+        let mut warnings: Vec<String> = workload::name_warning(object, old).into_iter().collect();
+        if workload::has_changed(object, old) {
+            warnings.extend(spec::warnings(&object["spec"], &Path::new("spec")));
+        }
+        warnings
     }
 
     fn cells(&self, object: &Value, now: i64) -> Vec<Value> {

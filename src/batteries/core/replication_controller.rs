@@ -5,11 +5,12 @@ use crate::shared::pod::validation::{PodOptions, validate_pod_template_spec};
 use crate::shared::pod::{defaults, init_annotations, table_cells, warnings};
 use crate::shared::validation::complaints::named;
 use crate::shared::validation::numbers::non_negative_members;
+use crate::shared::workload;
 use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, FieldErrorKind, Path};
 use polyplane_apimachinery::json::scan::Scanned;
 use polyplane_apimachinery::names::NameRule;
-use polyplane_apimachinery::{Str, Value, names};
+use polyplane_apimachinery::{Str, Value};
 use polyplane_registry::strategy::{Context, Strategy, age};
 
 const NON_CONVERTIBLE: &str = "non-convertible.kubernetes.io";
@@ -79,22 +80,11 @@ impl Strategy for ReplicationController {
     fn warnings(&self, _: &Context<'_>, object: &Value, old: Option<&Value>) -> Vec<String> {
         let spec = Path::new("spec");
         let path = spec.child("template");
-        let mut warnings = Vec::new();
-        let Some(old) = old else {
-            let complaints = names::dns1123_label(object.str_at(&["metadata", "name"]));
-            if !complaints.is_empty() {
-                warnings.push(format!(
-                    "metadata.name: this is used in Pod names and hostnames, which can result in surprising behavior; a DNS label is recommended: [{}]",
-                    complaints.join(" ")
-                ));
-            }
-            warnings.extend(warnings::template(&object["spec"]["template"], &path));
-            return warnings;
-        };
-        // As upstream does, which tests the template as it was before.
-        let generation = |object: &Value| object.int_at(&["metadata", "generation"]);
-        if generation(old) != generation(object) {
-            warnings.extend(warnings::template(&old["spec"]["template"], &path));
+        let mut warnings: Vec<String> = workload::name_warning(object, old).into_iter().collect();
+        if workload::has_changed(object, old) {
+            // As upstream does, which tests the template as it was before.
+            let template = &old.unwrap_or(object)["spec"]["template"];
+            warnings.extend(warnings::template(template, &path));
         }
         warnings
     }

@@ -10,6 +10,7 @@ use polyplane_apimachinery::Value;
 use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::labels::{self, Selector};
+use polyplane_apimachinery::names;
 
 /// The path of the template.
 pub const TEMPLATE: [&str; 2] = ["spec", "template"];
@@ -33,10 +34,26 @@ pub fn keep_spec(object: &mut Value, old: &Value) {
     }
 }
 
-/// Returns warnings about a template that is new or has changed.
-pub fn template_warnings(object: &Value, old: Option<&Value>) -> Vec<String> {
+/// Returns the warning about the name of a new object whose pods are named after it, if it is no DNS label.
+pub fn name_warning(object: &Value, old: Option<&Value>) -> Option<String> {
+    let complaints = names::dns1123_label(object.str_at(&["metadata", "name"]));
+    (old.is_none() && !complaints.is_empty()).then(|| {
+        format!(
+            "metadata.name: this is used in Pod names and hostnames, which can result in surprising behavior; a DNS label is recommended: [{}]",
+            complaints.join(" ")
+        )
+    })
+}
+
+/// Returns true for a new object, and for a change that `metadata.generation` counts.
+pub fn has_changed(object: &Value, old: Option<&Value>) -> bool {
     let generation = |object: &Value| object.int_at(&["metadata", "generation"]);
-    if old.is_some_and(|old| generation(old) == generation(object)) {
+    old.is_none_or(|old| generation(old) != generation(object))
+}
+
+/// Returns warnings about a template that is new or may have changed.
+pub fn template_warnings(object: &Value, old: Option<&Value>) -> Vec<String> {
+    if !has_changed(object, old) {
         return Vec::new();
     }
     let spec = Path::new("spec");
@@ -224,5 +241,21 @@ pub fn same_selector(object: &Value, old: &Value, errors: &mut Complaints) {
             bad,
             "field is immutable",
         ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polyplane_apimachinery::json;
+
+    #[test]
+    fn the_name_of_a_new_object_should_be_a_label() {
+        let named = |name: &str| json!({"metadata": {"name": name}});
+        assert_eq!(name_warning(&named("web"), None), None);
+        let dotted = named("web.v2");
+        let warning = name_warning(&dotted, None).expect("pods are named after it");
+        assert!(warning.starts_with("metadata.name: "), "{warning}");
+        assert_eq!(name_warning(&dotted, Some(&dotted)), None);
     }
 }

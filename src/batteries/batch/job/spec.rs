@@ -2,6 +2,7 @@
 
 use super::{Owner, indexes};
 use crate::shared::pod::validation::{PodOptions, validate_pod_template_spec};
+use crate::shared::pod::warnings as pod_warnings;
 use crate::shared::validation::bad_value;
 use crate::shared::validation::complaints::{complain, named};
 use crate::shared::validation::members::has;
@@ -14,6 +15,7 @@ use std::collections::BTreeSet;
 const INDEXES_MAX: i64 = 100_000;
 const LARGE_COMPLETIONS: i64 = 100_000;
 const PARALLEL_OF_LARGE_MAX: i64 = 10_000;
+const LARGE_WARNING: &str = "In Indexed Jobs with a number of completions higher than 10^5 and a parallelism higher than 10^4, Kubernetes might not be able to track completedIndexes when a big number of indexes fail";
 const RULES_MAX: usize = 20;
 const EXIT_CODES_MAX: usize = 255;
 const CONTROLLER_BYTES_MAX: usize = 63;
@@ -62,6 +64,20 @@ pub fn validate(
         &options,
     ));
     restart(spec, &template.child("spec").child("restartPolicy"), errors);
+}
+
+/// Returns warnings about a job spec that is accepted.
+pub fn warnings(spec: &Value, path: &Path<'_>) -> Vec<String> {
+    let number = |field: &str| spec.int_at(&[field]).unwrap_or(0);
+    let is_large =
+        number("completions") > LARGE_COMPLETIONS && number("parallelism") > PARALLEL_OF_LARGE_MAX;
+    let mut warnings = Vec::new();
+    if is_large && spec.str_at(&["completionMode"]) == "Indexed" {
+        warnings.push(format!("{path}: {LARGE_WARNING}"));
+    }
+    let template = path.child("template");
+    warnings.extend(pod_warnings::template(&spec["template"], &template));
+    warnings
 }
 
 fn restart(spec: &Value, path: &Path<'_>, errors: &mut Complaints) {
@@ -416,5 +432,32 @@ fn success_rule(rule: &Value, completions: i64, path: &Path<'_>, errors: &mut Co
             "must be less than or equal to {total} (the number of indexes in the specified succeededIndexes field)"
         );
         errors.push(FieldError::invalid(&place, count, detail));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polyplane_apimachinery::json;
+
+    #[test]
+    fn jobs_with_more_indexes_than_can_be_tracked_are_warned_about() {
+        let warned = |mode: &str, completions: i64, parallelism: i64| {
+            let spec = json!({
+                "completionMode": mode,
+                "completions": completions,
+                "parallelism": parallelism
+            });
+            warnings(&spec, &Path::new("spec"))
+        };
+        let large = vec![format!("spec: {LARGE_WARNING}")];
+        assert_eq!(warned("Indexed", 100_001, 10_001), large);
+        for (mode, completions, parallelism) in [
+            ("NonIndexed", 100_001, 10_001),
+            ("Indexed", 100_000, 10_001),
+            ("Indexed", 100_001, 10_000),
+        ] {
+            assert!(warned(mode, completions, parallelism).is_empty());
+        }
     }
 }

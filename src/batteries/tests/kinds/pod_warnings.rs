@@ -1,4 +1,4 @@
-//! The warnings about new pods and templates are those of upstream.
+//! The warnings about new pods, and about objects with templates of pods, are those of upstream.
 
 use crate::shared::recorded::cases;
 use crate::site::settings;
@@ -12,12 +12,12 @@ use polyplane_registry::strategy::{Context, Warnings};
 use std::path::Path;
 
 /// Returns the number of new objects whose recorded warnings equal ours, and the number of all.
-fn agreement(kind: &str) -> (usize, usize) {
+fn agreement(group: &str, kind: &str) -> (usize, usize) {
     let kinds = tenant_kinds();
     let row = kinds
         .resources()
         .iter()
-        .find(|row| row.group.is_empty() && row.kind == kind)
+        .find(|row| row.group == group && row.kind == kind)
         .expect("a known kind");
     let settings = settings();
     let user = UserInfo::new("admin", &["system:masters"]);
@@ -35,8 +35,9 @@ fn agreement(kind: &str) -> (usize, usize) {
         kinds: &kinds,
         warnings: &Warnings::default(),
     };
+    let folder = if group.is_empty() { "core" } else { group };
     let path =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("golden/core.v1.{kind}.jsonl.gz"));
+        Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("golden/{folder}.v1.{kind}.jsonl.gz"));
     let (mut agree, mut all) = (0, 0);
     for case in cases(&path) {
         // A refused object gets no warnings.
@@ -77,8 +78,18 @@ fn agreement(kind: &str) -> (usize, usize) {
 
 #[test]
 fn warnings_about_new_objects_are_those_of_upstream() {
-    for kind in ["Pod", "PodTemplate", "ReplicationController"] {
-        let (agree, all) = agreement(kind);
+    for (group, kind) in [
+        ("", "Pod"),
+        ("", "PodTemplate"),
+        ("", "ReplicationController"),
+        ("apps", "DaemonSet"),
+        ("apps", "Deployment"),
+        ("apps", "ReplicaSet"),
+        ("apps", "StatefulSet"),
+        ("batch", "CronJob"),
+        ("batch", "Job"),
+    ] {
+        let (agree, all) = agreement(group, kind);
         println!("{kind}: {agree} of {all}");
         assert_eq!(agree, all, "{kind}");
     }
