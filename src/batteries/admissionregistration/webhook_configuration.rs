@@ -150,7 +150,7 @@ fn warn_of_rules(warnings: &mut Vec<String>, rules: &Value, list: &Path<'_>) {
 }
 
 /// Returns the texts that are wanted, each once. They are few, whatever the list is.
-fn once_each<'v>(list: Vec<&'v str>, is_wanted: impl Fn(&str) -> bool) -> Vec<&'v str> {
+fn once_each(list: Vec<&str>, is_wanted: impl Fn(&str) -> bool) -> Vec<&str> {
     let mut found = Vec::new();
     for text in list {
         if is_wanted(text) && !found.contains(&text) {
