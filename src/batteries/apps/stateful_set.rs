@@ -3,7 +3,7 @@
 use super::rolling_update;
 use crate::core::persistent_volume_claim;
 use crate::shared::object_metadata;
-use crate::shared::pod::validation::claim_template;
+use crate::shared::pod::validation::{PodOptions, claim_template, validate_template_metadata};
 use crate::shared::pod::{defaults, table_cells};
 use crate::shared::validation::bad_value;
 use crate::shared::validation::complaints::{complain, named};
@@ -105,7 +105,7 @@ impl Strategy for StatefulSet {
         let checks = if was_good {
             Checks::Changed { old }
         } else {
-            Checks::Tolerant
+            Checks::Tolerant { old }
         };
         let mut errors = spec_errors(object, checks);
         workload::same_selector(object, old, &mut errors);
@@ -241,9 +241,12 @@ enum Checks<'a> {
         /// The StatefulSet before the change.
         old: &'a Value,
     },
-    /// Fields that cannot change are not validated, nor is the pod template, which was invalid
-    /// before.
-    Tolerant,
+    /// Fields that cannot change are not validated, nor is the spec of the pod template, because the
+    /// StatefulSet was invalid before.
+    Tolerant {
+        /// The StatefulSet before the change.
+        old: &'a Value,
+    },
 }
 
 fn spec_errors(object: &Value, checks: Checks<'_>) -> Complaints {
@@ -324,16 +327,18 @@ fn retention(spec: &Value, path: &Path<'_>, errors: &mut Complaints) {
 }
 
 fn template(spec: &Value, checks: Checks<'_>, path: &Path<'_>, errors: &mut Complaints) {
+    let (given, place) = (&spec["template"], path.child("template"));
     if workload::selects_template(spec, path, errors) {
         let old = match checks {
-            Checks::New => Some(None),
-            Checks::Changed { old } => Some(Some(old)),
-            Checks::Tolerant => None,
+            Checks::New => None,
+            Checks::Changed { old } | Checks::Tolerant { old } => Some(old),
         };
-        if let Some(old) = old {
+        if !matches!(checks, Checks::Tolerant { .. }) {
             workload::template(&with_claims(spec), "StatefulSet", old, path, errors);
             return;
         }
+        let options = PodOptions::for_template(old.and_then(|old| old.at(&workload::TEMPLATE)));
+        errors.extend(validate_template_metadata(given, &place, &options));
     } else {
         errors.push(FieldError::invalid(
             &path.child("selector"),
@@ -341,12 +346,7 @@ fn template(spec: &Value, checks: Checks<'_>, path: &Path<'_>, errors: &mut Comp
             "",
         ));
     }
-    workload::runs_forever(
-        &spec["template"],
-        "StatefulSet",
-        &path.child("template"),
-        errors,
-    );
+    workload::runs_forever(given, "StatefulSet", &place, errors);
 }
 
 /// Returns the template of the pods as they will be: with the volumes of the claims.
@@ -431,8 +431,9 @@ fn strategy(strategy: &Value, path: &Path<'_>, errors: &mut Complaints) {
 
 #[cfg(test)]
 mod tests {
-    use super::{ENDLESS_HISTORY, own_warnings, unchanged};
+    use super::{Checks, ENDLESS_HISTORY, own_warnings, template, unchanged};
     use polyplane_apimachinery::complaints::Complaints;
+    use polyplane_apimachinery::field_error::Path;
     use polyplane_apimachinery::{Value, json};
 
     #[test]
@@ -444,6 +445,27 @@ mod tests {
         let fields: Vec<String> = errors.iter().map(|error| error.field.to_string()).collect();
         let wanted = ["volumeClaimTemplates", "serviceName", "podManagementPolicy"];
         assert_eq!(fields, wanted.map(|field| format!("spec.{field}")));
+    }
+
+    #[test]
+    fn one_that_was_invalid_keeps_its_pods_and_gets_no_invalid_labels() {
+        let with = |label: &str| {
+            let selector = json!({"matchLabels": {"app": "db"}});
+            let metadata = json!({"labels": {"app": "db", "tier": label}});
+            let pods = json!({"restartPolicy": "Always", "containers": []});
+            let template = json!({"metadata": metadata, "spec": pods});
+            json!({"spec": {"selector": selector, "template": template}})
+        };
+        let old = with("back");
+        let refused = |label: &str| {
+            let (new, checks) = (with(label), Checks::Tolerant { old: &old });
+            let mut errors = Complaints::default();
+            template(&new["spec"], checks, &Path::new("spec"), &mut errors);
+            let fields = errors.iter().map(|error| error.field.to_string());
+            fields.collect::<Vec<_>>()
+        };
+        assert!(refused("front").is_empty());
+        assert_eq!(refused("no label"), ["spec.template.labels"]);
     }
 
     #[test]

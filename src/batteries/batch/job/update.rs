@@ -179,6 +179,9 @@ fn template(object: &Value, old: &Value, path: &Path<'_>, errors: &mut Complaint
         }
         return;
     }
+    if has(&new["spec"], "affinity") && !has(&before["spec"], "affinity") {
+        before.set(&["spec", "affinity"], Value::object());
+    }
     take(&mut before, &["spec", "affinity", "nodeAffinity"]);
     if before["spec"]["affinity"]
         .as_object()
@@ -214,5 +217,39 @@ fn template(object: &Value, old: &Value, path: &Path<'_>, errors: &mut Complaint
             bad,
             "field is immutable",
         ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polyplane_apimachinery::json;
+
+    #[test]
+    fn a_suspended_job_may_change_its_node_affinity_and_no_other_affinity() {
+        let with = |affinity: Value| {
+            let mut job = json!({"spec": {"suspend": true, "template": {"spec": {}}}});
+            if !affinity.is_null() {
+                job.set(&["spec", "template", "spec", "affinity"], affinity);
+            }
+            job
+        };
+        let none = || with(Value::Null);
+        let empty = || with(json!({}));
+        let of_nodes = || with(json!({"nodeAffinity": {}}));
+        let of_pods = || with(json!({"podAffinity": {}}));
+        for (old, new, refused) in [
+            (none(), empty(), false),
+            (none(), of_nodes(), false),
+            (none(), of_pods(), true),
+            (empty(), none(), false),
+            (of_nodes(), none(), false),
+            (of_pods(), none(), true),
+            (of_pods(), of_nodes(), true),
+        ] {
+            let mut errors = Complaints::default();
+            template(&new, &old, &Path::new("spec"), &mut errors);
+            assert_eq!(!errors.is_empty(), refused, "{old:?} to {new:?}");
+        }
     }
 }

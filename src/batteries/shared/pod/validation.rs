@@ -42,14 +42,10 @@ pub fn validate_pod_template_spec(
     path: &Path<'_>,
     options: &PodOptions,
 ) -> Complaints {
-    let mut errors =
-        labels::validate_labels(template.at(&["metadata", "labels"]), &path.child("labels"));
+    let mut errors = validate_template_metadata(template, path, options);
     let given = &template["metadata"]["annotations"];
-    let annotations_path = path.child("annotations");
-    metadata::validate_annotations(given, &annotations_path, &mut errors);
     let spec = &template["spec"];
     let spec_path = path.child("spec");
-    annotations::validate(given, spec, &annotations_path, options, &mut errors);
     spec::validate(spec, None, &spec_path, options, &mut errors);
     annotations::seccomp_matches_fields(given, spec, &spec_path, &mut errors);
     annotations::app_armor_matches_fields(given, spec, &spec_path, &mut errors);
@@ -60,6 +56,23 @@ pub fn validate_pod_template_spec(
             detail,
         ));
     }
+    errors
+}
+
+/// Validates the labels and annotations of a template.
+pub fn validate_template_metadata(
+    template: &Value,
+    path: &Path<'_>,
+    options: &PodOptions,
+) -> Complaints {
+    let mut errors =
+        labels::validate_labels(template.at(&["metadata", "labels"]), &path.child("labels"));
+    let (given, path) = (
+        &template["metadata"]["annotations"],
+        path.child("annotations"),
+    );
+    metadata::validate_annotations(given, &path, &mut errors);
+    annotations::validate(given, &template["spec"], &path, options, &mut errors);
     errors
 }
 
