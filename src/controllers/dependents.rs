@@ -21,9 +21,9 @@ use std::collections::BTreeSet;
 const ACTOR: Controller = Controller::GarbageCollector;
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
-/// Owners of owners that are followed to find a circle, at most. Without the limit a long chain of
-/// owners would block the reconciler.
-const ANCESTORS_MAX: usize = 256;
+/// Owners that wait for an owner that waits, and so on, at most. Without the limit each end in a long chain of owners
+/// would look at the whole chain.
+const WAITING_OWNERS_MAX: usize = 256;
 /// Dependents of one owner that are deleted or orphaned at once. One after the other, each would wait for
 /// a commit of its own; with more, the work of one owner would delay clients' writes.
 const AT_ONCE_MAX: usize = 16;
@@ -72,16 +72,15 @@ impl Dependents {
             // Cut behind that: an owner that is gone by now may have looked for its dependents before.
             let cut = tenant.plane.snapshot();
             let kinds = tenant.kinds();
-            // An owner that cannot be read counts as present, so that its dependents stay.
             let keeps = |owner: &Owner| {
                 let state = owner_state(&kinds, &cut, key, owner);
-                matches!(state, Ok(OwnerState::Solid | OwnerState::Unknown) | Err(_))
+                matches!(state, OwnerState::Solid | OwnerState::Unknown)
             };
             if owners.len() > OWNERS_AT_COMMIT_MAX || !owners.iter().all(keeps) {
                 work.push(DependentWork::Dependent(key.clone()));
             }
         }
-        if deleting && awaits_dependents(&body) {
+        if deleting && has_one_of(&body, &[ORPHAN, FOREGROUND]) {
             let uid = scan::string_at(&body, &["metadata", "uid"]).unwrap_or_default();
             self.index.wait(&tenant.plane, key, &uid);
             work.push(DependentWork::Owner(key.clone()));
@@ -166,6 +165,8 @@ struct Owner {
     kind: Str,
     name: Str,
     uid: Str,
+    /// Whether the owner, when it is deleted in the foreground, waits for the object.
+    is_blocked: bool,
 }
 
 impl Owner {
@@ -200,17 +201,23 @@ fn owner_of(reference: &Value) -> Owner {
         kind: text("kind"),
         name: text("name"),
         uid: text("uid"),
+        is_blocked: reference.bool_at(&["blockOwnerDeletion"]),
     }
 }
 
-fn awaits_dependents(body: &[u8]) -> bool {
+/// Returns whether an object has one of these finalizers.
+fn has_one_of(body: &[u8], finalizers: &[&str]) -> bool {
     let Some(range) = scan::find(body, &["metadata", "finalizers"]) else {
         return false;
     };
     let list = &body[range];
-    scan::items(list).any(|item| {
-        scan::string(&list[item]).is_some_and(|name| name == ORPHAN || name == FOREGROUND)
-    })
+    scan::items(list)
+        .any(|item| scan::string(&list[item]).is_some_and(|name| finalizers.contains(&&*name)))
+}
+
+/// Returns whether an object is being deleted in the foreground, so that it waits for its dependents.
+fn is_waiting(object: &ObjectRef) -> bool {
+    object.flags().has(Flags::DELETING) && has_one_of(&object.body(), &[FOREGROUND])
 }
 
 /// Whether an owner keeps its dependents.
@@ -244,29 +251,22 @@ fn owner_key(kinds: &Kinds, dependent: &Key, owner: &Owner) -> Option<Key> {
     ))
 }
 
-fn owner_state(
-    kinds: &Kinds,
-    cut: &Snapshot,
-    dependent: &Key,
-    owner: &Owner,
-) -> Result<OwnerState, ApiError> {
+fn owner_state(kinds: &Kinds, cut: &Snapshot, dependent: &Key, owner: &Owner) -> OwnerState {
     let Some(key) = owner_key(kinds, dependent, owner) else {
-        return Ok(OwnerState::Unknown);
+        return OwnerState::Unknown;
     };
     let Some(object) = cut.get(&key) else {
-        return Ok(OwnerState::Absent);
+        return OwnerState::Absent;
     };
     let body = object.body();
     if scan::string_at(&body, &["metadata", "uid"]).unwrap_or_default() != owner.uid.as_str() {
-        return Ok(OwnerState::Absent);
+        return OwnerState::Absent;
     }
-    let waits =
-        object.flags().has(Flags::DELETING) && has_finalizer(&metadata(&object)?, FOREGROUND);
-    Ok(if waits {
+    if is_waiting(&object) {
         OwnerState::Waiting
     } else {
         OwnerState::Solid
-    })
+    }
 }
 
 fn has_finalizer(object: &Value, name: &str) -> bool {
@@ -297,7 +297,7 @@ pub(crate) async fn dependent(
     let states: Vec<OwnerState> = owners
         .iter()
         .map(|owner| owner_state(&kinds, &cut, key, owner))
-        .collect::<Result<_, _>>()?;
+        .collect();
     if states.contains(&OwnerState::Unknown) {
         return Ok(Progress::Done);
     }
@@ -314,15 +314,25 @@ pub(crate) async fn dependent(
         displaced::write(client, tenant, &events).await;
         return Ok(Progress::Done);
     }
-    // An owner in the foreground waits also for what depends on this object. Without any, one commit deletes it.
     let uid = object.str_at(&["metadata", "uid"]);
-    let owns = || !known.index.some_of(&tenant.plane, uid, None, 1).is_empty();
-    let policy = if has_finalizer(&object, ORPHAN) {
+    let dependents = known.index.of(&tenant.plane, uid);
+    let may_close_circle = || {
+        let mut dependents = dependents.iter();
+        dependents.any(|dependent| is_waiting_for(&cut, dependent, uid))
+    };
+    let policy = if states.contains(&OwnerState::Waiting) && !dependents.is_empty() {
+        // Such an owner waits also for what depends on this object. If some of that waits in turn, the owners of this
+        // object no longer wait for it, as upstream.
+        if may_close_circle() {
+            unblock_owners(client, tenant, key, &object).await?;
+        }
+        "Foreground"
+    } else if has_finalizer(&object, ORPHAN) {
         "Orphan"
-    } else if has_finalizer(&object, FOREGROUND) || states.contains(&OwnerState::Waiting) && owns()
-    {
+    } else if has_finalizer(&object, FOREGROUND) {
         "Foreground"
     } else {
+        // One commit deletes it.
         "Background"
     };
     let options = polyplane_apimachinery::json!({
@@ -407,9 +417,11 @@ pub(crate) async fn owner(
         }
     }
     let cut = tenant.plane.snapshot();
-    let ancestors = ancestors(tenant, &cut, key);
-    for dependent in dependents() {
-        if blocks(&cut, &dependent, uid, &ancestors)? {
+    let mut blocking = dependents();
+    blocking.retain(|dependent| blocks(&cut, dependent, uid));
+    if !blocking.is_empty() {
+        let waiting = waiting_owners(tenant, &cut, key);
+        if !blocking.iter().all(|dependent| waiting.contains(dependent)) {
             return failed.map_or(Ok(Progress::Waiting), Err);
         }
     }
@@ -436,27 +448,30 @@ fn boxed_orphan<'a>(
     Box::pin(orphan(client, tenant, key, uid))
 }
 
-/// Returns whether the owner has to wait for this dependent. A dependent that is itself an owner of
-/// the owner does not block: neither would ever be removed.
-fn blocks(
-    cut: &Snapshot,
-    dependent: &Key,
-    uid: &str,
-    ancestors: &BTreeSet<Key>,
-) -> Result<bool, ApiError> {
-    let Some(object) = cut.get(dependent) else {
-        return Ok(false);
-    };
-    let object = metadata(&object)?;
-    let named = object.items_at(&["metadata", "ownerReferences"]).iter();
-    let blocking = named
-        .filter(|reference| reference.str_at(&["uid"]) == uid)
-        .any(|reference| reference.bool_at(&["blockOwnerDeletion"]));
-    Ok(blocking && !ancestors.contains(dependent))
+/// Returns whether the owner with this uid has to wait for this dependent.
+fn blocks(cut: &Snapshot, dependent: &Key, uid: &str) -> bool {
+    cut.get(dependent).is_some_and(|object| {
+        let owners = owners_in(&object.body());
+        let mut owners = owners.iter();
+        owners.any(|owner| owner.is_blocked && owner.uid.as_str() == uid)
+    })
 }
 
-/// Returns the owners of an object, their owners, and so on.
-fn ancestors(tenant: &Tenant, cut: &Snapshot, key: &Key) -> BTreeSet<Key> {
+/// Returns whether an object names the owner with this uid and waits for dependents itself.
+fn is_waiting_for(cut: &Snapshot, dependent: &Key, uid: &str) -> bool {
+    cut.get(dependent).is_some_and(|object| {
+        let names_owner = || {
+            let owners = owners_in(&object.body());
+            owners.iter().any(|owner| owner.uid.as_str() == uid)
+        };
+        is_waiting(&object) && names_owner()
+    })
+}
+
+/// Returns the owners that wait for an object, those that wait for them, and so on. A dependent of the object that is
+/// among them waits for the object itself: none of the two would ever go. This happens if all of a circle are deleted at
+/// once, when none is left that could still let its owners go.
+fn waiting_owners(tenant: &Tenant, cut: &Snapshot, key: &Key) -> BTreeSet<Key> {
     let kinds = tenant.kinds();
     let mut found = BTreeSet::new();
     let mut open = vec![key.clone()];
@@ -465,8 +480,10 @@ fn ancestors(tenant: &Tenant, cut: &Snapshot, key: &Key) -> BTreeSet<Key> {
             continue;
         };
         for owner in owners_in(&object.body()) {
-            if let Some(owner) = owner_key(&kinds, &key, &owner)
-                && found.len() < ANCESTORS_MAX
+            if owner.is_blocked
+                && found.len() < WAITING_OWNERS_MAX
+                && owner_state(&kinds, cut, &key, &owner) == OwnerState::Waiting
+                && let Some(owner) = owner_key(&kinds, &key, &owner)
                 && found.insert(owner.clone())
             {
                 open.push(owner);
@@ -474,6 +491,23 @@ fn ancestors(tenant: &Tenant, cut: &Snapshot, key: &Key) -> BTreeSet<Key> {
         }
     }
     found
+}
+
+/// Lets the owners of an object no longer wait for it.
+async fn unblock_owners(
+    client: &OwnClient,
+    tenant: &Tenant,
+    key: &Key,
+    object: &Value,
+) -> Result<(), ApiError> {
+    let mut references = object.items_at(&["metadata", "ownerReferences"]).to_vec();
+    for reference in &mut references {
+        if reference.bool_at(&["blockOwnerDeletion"]) {
+            reference.set(&["blockOwnerDeletion"], false);
+        }
+    }
+    let patch = metadata_patch(object, "ownerReferences", references);
+    send(client, tenant, Verb::Patch, key, &patch).await
 }
 
 /// Removes the reference to an owner from a dependent.

@@ -3,7 +3,7 @@
 use super::Site;
 use crate::dependents::{self, DependentWork, Dependents, displaced};
 use polyplane_apimachinery::{Str, Value, json};
-use polyplane_plane::{Key, Prefix, Start};
+use polyplane_plane::{Flags, Key, Prefix, Start};
 use polyplane_registry::services::Removal;
 
 fn events(site: &Site, key: &Key) -> Vec<Value> {
@@ -108,4 +108,75 @@ async fn an_event_outlives_its_owner_and_an_unknown_kind_keeps_all_references() 
     assert!(done.is_ok());
     let kept = site.tree(&map);
     assert_eq!(kept.items_at(&["metadata", "ownerReferences"]).len(), 2);
+}
+
+/// Creates a circle of objects, each of which owns the next. All but the last are being deleted in the foreground.
+/// Returns their keys.
+async fn circle(site: &Site, known: &Dependents, length: usize) -> Vec<Key> {
+    let key = |number: usize| {
+        let name = format!("m{number}");
+        Key::new("", "configmaps", Some("default"), &name)
+    };
+    let keys: Vec<Key> = (0..length).map(key).collect();
+    let owned_by = |owner: &Key| {
+        let uid = Str::from(site.tree(owner).str_at(&["metadata", "uid"]));
+        vec![
+            json!({"apiVersion": "v1", "kind": "ConfigMap", "name": (owner.name()), "uid": uid,
+            "blockOwnerDeletion": true}),
+        ]
+    };
+    let finalizers = || vec![Value::from("foregroundDeletion")];
+    let body = json!({"metadata": {"finalizers": (finalizers())}});
+    site.create(&keys[0], body).await;
+    for (owner, key) in keys.iter().zip(&keys[1..]) {
+        let owners = owned_by(owner);
+        let metadata = match *key == keys[length - 1] {
+            true => json!({"ownerReferences": owners}),
+            false => json!({"ownerReferences": owners, "finalizers": (finalizers())}),
+        };
+        site.create(key, json!({"metadata": metadata})).await;
+    }
+    let owners = owned_by(&keys[length - 1]);
+    site.patch(&keys[0], json!({"metadata": {"ownerReferences": owners}}))
+        .await;
+    for key in &keys {
+        let object = site.object(key).expect("it is there");
+        assert_eq!(known.written(&site.tenant, &object, Removal::Pending), []);
+    }
+    for key in &keys[..length - 1] {
+        site.delete(key).await;
+        assert!(site.object(key).is_some(), "{key:?}");
+    }
+    keys
+}
+
+#[tokio::test]
+async fn a_foreground_deletion_ends_in_a_circle_of_any_length() {
+    let (site, known) = (Site::open().await, Dependents::default());
+    let keys = circle(&site, &known, 300).await;
+    let last = &keys[299];
+    let done = dependents::dependent(&site.client, &site.tenant, &known, last).await;
+    assert!(done.is_ok());
+    let closing = site.object(last).expect("it waits for the first");
+    assert!(closing.flags().has(Flags::DELETING));
+    for key in keys[..299].iter().rev().chain([last]) {
+        let done = dependents::owner(&site.client, &site.tenant, &known, key).await;
+        assert!(done.is_ok());
+        assert!(site.object(key).is_none(), "{key:?}");
+    }
+}
+
+#[tokio::test]
+async fn objects_that_all_wait_for_each_other_go_and_others_are_waited_for() {
+    for (finalizer, goes) in [("foregroundDeletion", true), ("example.com/f", false)] {
+        let (site, known) = (Site::open().await, Dependents::default());
+        let keys = circle(&site, &known, 3).await;
+        let finalizers = vec![Value::from(finalizer)];
+        site.patch(&keys[2], json!({"metadata": {"finalizers": finalizers}}))
+            .await;
+        site.delete(&keys[2]).await;
+        let done = dependents::owner(&site.client, &site.tenant, &known, &keys[1]).await;
+        assert!(done.is_ok());
+        assert_eq!(site.object(&keys[1]).is_none(), goes, "{finalizer}");
+    }
 }
