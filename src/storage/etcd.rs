@@ -315,6 +315,7 @@ impl Inner {
     ) -> Result<Vec<StoreEvent>, ReadError> {
         let unavailable = |text: String| ReadError::Unavailable(text);
         let member = self.members.current();
+        let sent = Instant::now();
         let stream = EventStream::open(&member, &self.keys, range, after).await;
         let mut stream = stream.map_err(|fault| unavailable(fault.to_string()))?;
         let mut events = NewestEvents::new(HISTORY_BYTES_MAX);
@@ -355,7 +356,9 @@ impl Inner {
                     return Err(self.compacted());
                 }
                 Err(fault) => {
-                    self.members.suspect(&member, &fault.to_string());
+                    if !self.members.log_in_again(&member, &fault, sent).await {
+                        self.members.suspect(&member, &fault.to_string());
+                    }
                     return Err(unavailable(fault.to_string()));
                 }
             }

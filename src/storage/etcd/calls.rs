@@ -1,9 +1,9 @@
 //! Commits, reads, compaction and leases, each of which is one call to one member.
 //!
 //! A commit is proposed once. It is sent again only after a member replied that it has proposed
-//! nothing, because it knows no leader, or does not know the token (that retry, with a new token,
-//! is the etcd client's own). Reads are retried, at another member if there is one, until their
-//! time-out.
+//! nothing because it knows no leader, or after the cluster refused it for want of a valid token (the
+//! etcd client retries too, with a new token). Reads are retried, at another member if there is one,
+//! until their time-out.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -36,7 +36,8 @@ const RETRY_MAX: Duration = Duration::from_millis(320);
 enum CommitAttempt {
     /// The result for the caller.
     Answered(Result<Committed, CommitError>),
-    /// Nothing was proposed, so nothing will be applied: the transaction may be sent again.
+    /// Nothing was proposed, or the proposal was refused for its token, so nothing will be applied:
+    /// the transaction may be sent again.
     NotProposed(String),
 }
 
@@ -47,7 +48,7 @@ impl CommitAttempt {
     }
 }
 
-/// Returns the error for a transaction that was never proposed, so that nothing will be applied.
+/// Returns the error for a transaction that was never accepted, so that nothing will be applied.
 fn not_sent(why: &str) -> CommitError {
     CommitError::Rejected(Rejection::ReadOnly(why.to_owned()))
 }
@@ -86,6 +87,7 @@ impl Inner {
         let member = self.members.current();
         let term = member.term();
         let request = self.keys.txn(txn);
+        let sent = Instant::now();
         let mut kv = member.kv();
         let reply = tokio::select! {
             // The reply is polled first: one that has arrived counts, even from a member that has
@@ -110,6 +112,9 @@ impl Inner {
                 Fault::Unavailable(text)
             }
         };
+        if self.members.log_in_again(&member, &fault, sent).await {
+            return CommitAttempt::NotProposed(format!("{}: {fault}", member.endpoint));
+        }
         CommitAttempt::Answered(Err(match fault {
             Fault::NotProposed(text) => {
                 self.members.suspect(&member, &text);
@@ -200,17 +205,19 @@ impl Inner {
                 Some(why) => Fault::Unavailable(why.to_string()),
                 None => {
                     let member = self.members.current();
-                    let left = deadline.saturating_duration_since(Instant::now());
+                    let sent = Instant::now();
+                    let left = deadline.saturating_duration_since(sent);
                     let answer = timeout(ATTEMPT_TIMEOUT.min(left), call(Arc::clone(&member)));
                     let fault = match answer.await {
                         Ok(Ok(answer)) => return Ok(answer),
                         Ok(Err(error)) => fault(&error),
                         Err(_) => Fault::Unavailable("it does not answer".to_owned()),
                     };
-                    if !matches!(fault, Fault::Unavailable(_) | Fault::NotProposed(_)) {
+                    if matches!(fault, Fault::Unavailable(_) | Fault::NotProposed(_)) {
+                        self.members.suspect(&member, &fault.to_string());
+                    } else if !self.members.log_in_again(&member, &fault, sent).await {
                         return Err(fault);
                     }
-                    self.members.suspect(&member, &fault.to_string());
                     fault
                 }
             };

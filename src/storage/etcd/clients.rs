@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use etcd_client::{Channel, Client, ConnectOptions, KvClient, StatusResponse, WatchClient};
+use tokio::time::Instant;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
 use super::EtcdOptions;
@@ -35,45 +36,93 @@ pub(super) struct Clients {
     pub(super) watches: WatchClient,
     user: Option<(String, String)>,
     logins: Logins,
+    /// Whether calls may be sent: they have a token, or the cluster had no users at the last login.
     pub(super) logged_in: AtomicBool,
 }
 
 impl Clients {
-    /// Requests a new token for both connections, unless another call has just done so.
-    pub(super) async fn log_in(&self, endpoint: &str) -> Result<(), Fault> {
-        match &self.user {
-            Some(user) => self.logins.log_in(self.try_log_in(user, endpoint)).await,
-            None => Ok(()),
-        }
-    }
-
-    async fn try_log_in(&self, user: &(String, String), endpoint: &str) -> Result<(), Fault> {
-        for client in [&self.calls, &self.streams] {
-            let logged_in = client.clone().update_user(Some(user.clone())).await;
-            match logged_in {
-                Ok(()) => {}
-                Err(error) => match fault(&error) {
-                    Fault::AuthOff => {
-                        tracing::warn!(%endpoint, "etcd checks no passwords");
-                    }
-                    fault => return Err(fault),
-                },
-            }
+    /// Requests a new token for both connections, unless another call has done so since `sent`.
+    /// Succeeds too if the cluster has no users: it then takes calls with any token or none.
+    async fn log_in(
+        &self,
+        user: &(String, String),
+        endpoint: &str,
+        sent: Instant,
+    ) -> Result<(), Fault> {
+        let attempt = self.try_log_in(user, endpoint);
+        match self.logins.log_in(sent, attempt).await {
+            Ok(()) | Err(Fault::AuthOff) => {}
+            Err(fault) => return Err(fault),
         }
         self.logged_in.store(true, Ordering::Relaxed);
         Ok(())
     }
 
+    async fn try_log_in(&self, user: &(String, String), endpoint: &str) -> Result<(), Fault> {
+        let mut outcome = Ok(());
+        for client in [&self.calls, &self.streams] {
+            let logged_in = client.clone().update_user(Some(user.clone())).await;
+            match logged_in.map_err(|error| fault(&error)) {
+                Ok(()) => {}
+                // One connection without a token is enough for calls to be denied later.
+                Err(Fault::AuthOff) => outcome = Err(Fault::AuthOff),
+                Err(fault) => return Err(fault),
+            }
+        }
+        if outcome.is_err() {
+            tracing::warn!(%endpoint, "etcd checks no passwords");
+        }
+        outcome
+    }
+
+    /// Requests a new token after the member refused a call that was sent at `sent`, if the fault may
+    /// be that of the call's token: authentication may have been switched on since the last login.
+    /// Returns whether the call may be sent again.
+    pub(super) async fn log_in_again(
+        &self,
+        endpoint: &str,
+        refused: &Fault,
+        sent: Instant,
+    ) -> Result<bool, Fault> {
+        let Some(user) = &self.user else {
+            return Ok(false);
+        };
+        let may_help = match refused {
+            Fault::TokenInvalid | Fault::AuthOff => true,
+            Fault::Denied(_) => !self.logins.are_new_for(sent).await,
+            _ => false,
+        };
+        if may_help {
+            self.log_in(user, endpoint, sent).await?;
+        }
+        Ok(may_help)
+    }
+
     /// Returns the member's status, requested over both connections. An error comes with whether
     /// TLS is its cause.
     pub(super) async fn status(&self, endpoint: &str) -> Result<StatusResponse, (Fault, bool)> {
-        if self.user.is_some() && !self.logged_in.load(Ordering::Relaxed) {
-            match self.log_in(endpoint).await {
+        if let Some(user) = &self.user
+            && !self.logged_in.load(Ordering::Relaxed)
+        {
+            match self.log_in(user, endpoint, Instant::now()).await {
                 // Without a connection the calls below fail too, and show whether TLS is the cause.
                 Ok(()) | Err(Fault::NotProposed(_)) => {}
                 Err(fault) => return Err((fault, false)),
             }
         }
+        let sent = Instant::now();
+        let refused = match self.try_status().await {
+            Err((fault, false)) => fault,
+            answer => return answer,
+        };
+        match self.log_in_again(endpoint, &refused, sent).await {
+            Ok(true) => self.try_status().await,
+            Ok(false) | Err(Fault::NotProposed(_)) => Err((refused, false)),
+            Err(fault) => Err((fault, false)),
+        }
+    }
+
+    async fn try_status(&self) -> Result<StatusResponse, (Fault, bool)> {
         let mut streams = self.streams.maintenance_client();
         let mut calls = self.calls.maintenance_client();
         let (first, second) = tokio::join!(calls.status(), streams.status());

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use super::STALL_MAX;
 use super::members::{Member, Members};
-use super::reply::{Fault, fault};
+use super::reply::{self, Fault, fault};
 use super::wire::{EtcdRange, Keys, number, revision};
 use crate::store::{Revision, StoreEvent};
 use crate::watch::{WatchEnd, WatchSender, batches, in_range};
@@ -127,11 +127,7 @@ impl EventStream {
                 )));
             }
             if response.canceled {
-                let why = response.cancel_reason;
-                return Err(match why.contains("auth token") {
-                    true => Fault::TokenInvalid,
-                    false => Fault::Unavailable(format!("the watch was canceled: {why}")),
-                });
+                return Err(reply::canceled(&response.cancel_reason));
             }
             if response.created {
                 continue;
@@ -219,6 +215,7 @@ impl Feed {
         loop {
             let member = self.members.current();
             let before = self.delivered;
+            let sent = Instant::now();
             let end = tokio::select! {
                 // The end of the watch is polled first: nothing else matters then.
                 biased;
@@ -233,9 +230,7 @@ impl Feed {
                 StreamEnd::Over => return,
                 StreamEnd::Lost(fault) => {
                     tracing::debug!(endpoint = %member.endpoint, %fault, "a watch ended and is opened again");
-                    if fault == Fault::TokenInvalid {
-                        self.members.log_in(&member).await;
-                    } else {
+                    if !self.members.log_in_again(&member, &fault, sent).await {
                         self.members.suspect(&member, &fault.to_string());
                     }
                 }

@@ -181,9 +181,11 @@ impl Member {
         *self.term.borrow()
     }
 
-    /// Requests a new token for both connections.
-    pub(super) async fn log_in(&self) -> Result<(), Fault> {
-        self.clients().log_in(&self.endpoint).await
+    async fn log_in_again(&self, refused: &Fault, sent: Instant) -> Result<bool, Fault> {
+        let clients = self.clients();
+        let login = clients.log_in_again(&self.endpoint, refused, sent);
+        let login = timeout(PROBE_TIMEOUT, login).await;
+        login.unwrap_or_else(|_| Err(Fault::Unavailable("it does not answer".to_owned())))
     }
 
     /// Requests the member's status on both connections.
@@ -383,17 +385,25 @@ impl Members {
         standings.any(|status| matches!(status, MemberStatus::Untrusted(_)))
     }
 
-    /// Requests a new token at a member that does not know the old one.
-    pub(super) async fn log_in(&self, member: &Member) {
-        let trouble = match member.log_in().await {
-            Ok(()) => String::new(),
-            Err(fault) => fault.to_string(),
+    /// Requests a new token after a member refused a call that was sent at `sent`, if that may help.
+    /// Returns whether the call may be sent again.
+    pub(super) async fn log_in_again(
+        &self,
+        member: &Member,
+        refused: &Fault,
+        sent: Instant,
+    ) -> bool {
+        let (may_send, trouble) = match member.log_in_again(refused, sent).await {
+            Ok(false) => return false,
+            Ok(true) => (true, String::new()),
+            Err(fault) => (false, fault.to_string()),
         };
         let before = std::mem::replace(&mut *member.login_trouble.lock(), trouble.clone());
-        // Each watch logs in again and again until the password is right.
+        // Calls and watches log in again and again until the password is right.
         if !trouble.is_empty() && trouble != before {
             tracing::warn!(endpoint = %member.endpoint, fault = trouble, "cannot log in to etcd");
         }
+        may_send
     }
 
     /// Records that a call to a member failed: calls use other members until it answers a status

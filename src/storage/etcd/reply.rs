@@ -100,19 +100,29 @@ const TEXTS: [(&str, MakeFault); 21] = [
     ("trying to send message larger than max", Fault::Unavailable),
 ];
 
+/// Returns the fault with etcd's text; `None` if the text is not one of etcd's.
+fn known(text: &str) -> Option<Fault> {
+    let (_, make) = TEXTS.iter().find(|(known, _)| text.contains(known))?;
+    Some(make(text.to_owned()))
+}
+
 /// Classifies an error of the client.
 pub(super) fn fault(error: &Error) -> Fault {
     match error {
-        Error::GRpcStatus(status) => {
-            let text = status.message();
-            let known = TEXTS.iter().find(|(known, _)| text.contains(known));
-            match known {
-                Some((_, make)) => make(text.to_owned()),
-                None if never_connected(status) => Fault::NotProposed(describe(error)),
-                None => Fault::Unavailable(describe(error)),
-            }
-        }
+        Error::GRpcStatus(status) => match known(status.message()) {
+            Some(fault) => fault,
+            None if never_connected(status) => Fault::NotProposed(describe(error)),
+            None => Fault::Unavailable(describe(error)),
+        },
         other => Fault::Unavailable(describe(other)),
+    }
+}
+
+/// Classifies the reason with which etcd canceled a watch.
+pub(super) fn canceled(why: &str) -> Fault {
+    match known(why) {
+        Some(fault @ (Fault::TokenInvalid | Fault::Denied(_))) => fault,
+        _ => Fault::Unavailable(format!("the watch was canceled: {why}")),
     }
 }
 
@@ -215,6 +225,25 @@ mod tests {
         ] {
             let fault = fault_of(Status::unavailable(text));
             assert!(matches!(fault, Fault::Unavailable(_)), "{text}: {fault:?}");
+        }
+    }
+
+    #[test]
+    fn a_watch_canceled_for_its_token_is_told_from_others() {
+        for why in [
+            "rpc error: code = Unauthenticated desc = etcdserver: invalid auth token",
+            "rpc error: code = InvalidArgument desc = etcdserver: revision of auth store is old",
+        ] {
+            assert_eq!(canceled(why), Fault::TokenInvalid, "{why}");
+        }
+        for why in [
+            "rpc error: code = InvalidArgument desc = etcdserver: user name is empty",
+            "rpc error: code = PermissionDenied desc = etcdserver: permission denied",
+        ] {
+            assert_eq!(canceled(why), Fault::Denied(why.to_owned()));
+        }
+        for why in ["", "etcdserver: no leader"] {
+            assert!(matches!(canceled(why), Fault::Unavailable(_)), "{why}");
         }
     }
 

@@ -4,7 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use polyplane_storage::{EtcdOptions, EtcdStore, EtcdTls, OpenError, Secret, Store as _, WatchEnd};
+use polyplane_storage::{
+    EtcdOptions, EtcdStore, EtcdTls, LeaseId, OpenError, Secret, Store as _, WatchEnd,
+};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
 use crate::cluster::Cluster;
@@ -194,4 +196,53 @@ async fn a_password_is_replaced_while_the_store_is_open() {
     })
     .await;
     assert_eq!(value(&store, "k").await, Some("2".into()));
+}
+
+/// Every kind of call does what it does at the first try.
+async fn works(store: &EtcdStore, lease: LeaseId, now: &str) {
+    let before = store.revision().await.expect("read");
+    store.lease_keep_alive(lease).await.expect("kept");
+    let at = done(store, vec![put("k", now.to_owned())]).await;
+    let watch = store.watch("k".into(), "l".into(), before).await;
+    let batch = watch.expect("a watch").next().await.expect("it brings");
+    assert_eq!(batch.revision, at, "{now}");
+    assert!(value(store, "k").await.is_some_and(|value| value == now));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn authentication_is_switched_on_and_off_under_an_open_store() {
+    let cluster = Cluster::one();
+    cluster.connect().await.close().await;
+    for arguments in [
+        &["user", "add", "root:secret"][..],
+        &["user", "grant-role", "root", "root"],
+        &["user", "add", "planes:one"],
+        &["user", "grant-role", "planes", "root"],
+    ] {
+        cluster.ctl(arguments);
+    }
+    let options = EtcdOptions {
+        user: Some(("planes".to_owned(), "one".into())),
+        ..cluster.options()
+    };
+    let store = cluster.connect_with(options).await;
+    let after = done(&store, vec![put("old", "0")]).await;
+    let mut old = store
+        .watch("old".into(), "p".into(), after)
+        .await
+        .expect("a watch");
+    let lease = store.lease_grant(Duration::from_secs(600)).await;
+    let lease = lease.expect("a lease");
+    // Twice, because the second time the store has tokens of the first.
+    for time in ["first", "second"] {
+        cluster.ctl(&["auth", "enable"]);
+        works(&store, lease, &format!("{time}, on")).await;
+        cluster.ctl(&["--user=root:secret", "auth", "disable"]);
+        works(&store, lease, &format!("{time}, off")).await;
+    }
+    let last = done(&store, vec![put("old", "1")]).await;
+    let mut at = after;
+    while at < last {
+        at = old.next().await.expect("the watch goes on").revision;
+    }
 }
