@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method};
 use parking_lot::Mutex;
-use polyplane_outbound::{Call, Target};
+use polyplane_outbound::{Call, CallError, Target};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
@@ -56,6 +56,15 @@ pub struct Webhook {
     pub(crate) waiting: Arc<Waiting>,
     shared: Arc<Shared>,
     task: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// The reason why the server has not taken a batch.
+#[derive(Debug, thiserror::Error)]
+enum NotTaken {
+    #[error(transparent)]
+    Call(#[from] CallError),
+    #[error("it answered {0}")]
+    Status(u16),
 }
 
 struct Shared {
@@ -155,23 +164,32 @@ impl Shared {
         }
     }
 
-    /// Sends a batch until the server takes it, at most [`ATTEMPTS`] times.
+    /// Sends a batch until the server takes it, at most [`ATTEMPTS`] times. While the circuit of the
+    /// server is open nothing is sent, so such a pause is no attempt: else batches would be lost that
+    /// come before the circuit finds out that the server is back.
     async fn deliver(&self, batch: Vec<Share>) {
         let count = batch.iter().map(|share| share.lines.len()).sum();
         self.under_way.fetch_add(count, Ordering::Relaxed);
         let body = list(&batch);
         let mut pause = self.initial_backoff;
         let mut attempt = 1;
+        let until = Instant::now() + time_max(self.initial_backoff);
         let outcome = loop {
             let was_stopping = *self.stopping.borrow();
-            let outcome = self.post(body.clone()).await;
-            // A server that stops tries once more, without a pause.
-            if outcome.is_ok() || attempt >= ATTEMPTS || was_stopping {
-                break outcome;
-            }
-            attempt += 1;
-            self.pause(jittered(pause)).await;
-            pause = pause.mul_f64(BACKOFF_FACTOR);
+            let wait = match self.post(body.clone()).await {
+                Ok(()) => break Ok(()),
+                // A server that stops tries once more, without a pause.
+                Err(why) if was_stopping || Instant::now() >= until => break Err(why),
+                Err(NotTaken::Call(CallError::Open(time))) => time,
+                Err(why) if attempt >= ATTEMPTS => break Err(why),
+                Err(_) => {
+                    attempt += 1;
+                    let wait = pause;
+                    pause = pause.mul_f64(BACKOFF_FACTOR);
+                    wait
+                }
+            };
+            self.pause(jittered(wait)).await;
         };
         if let Err(why) = &outcome {
             tracing::error!(
@@ -183,7 +201,7 @@ impl Shared {
         self.under_way.fetch_sub(count, Ordering::Relaxed);
     }
 
-    async fn post(&self, body: Bytes) -> Result<(), String> {
+    async fn post(&self, body: Bytes) -> Result<(), NotTaken> {
         let call = Call {
             method: Method::POST,
             path: None,
@@ -192,11 +210,10 @@ impl Shared {
             timeout: CALL,
             answer_bytes_max: ANSWER_BYTES_MAX,
         };
-        let answer = self.target.call(call).await;
-        let answer = answer.map_err(|error| error.to_string())?;
+        let answer = self.target.call(call).await?;
         match answer.status.is_success() {
             true => Ok(()),
-            false => Err(format!("it answered {}", answer.status.as_u16())),
+            false => Err(NotTaken::Status(answer.status.as_u16())),
         }
     }
 
@@ -240,6 +257,18 @@ fn list(batch: &[Share]) -> Bytes {
     body.into()
 }
 
+/// Returns the time that the attempts for one batch can take, pauses between them included. A batch
+/// that waits longer for a circuit is lost: requests may wait for it.
+fn time_max(initial_backoff: Duration) -> Duration {
+    let mut pause = initial_backoff.mul_f64(1.0 + JITTER);
+    let mut time = CALL;
+    for _ in 1..ATTEMPTS {
+        time += pause + CALL;
+        pause = pause.mul_f64(BACKOFF_FACTOR);
+    }
+    time
+}
+
 fn jittered(pause: Duration) -> Duration {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let part = f64::from(since.unwrap_or_default().subsec_nanos()) / 1e9;
@@ -251,3 +280,6 @@ fn report(ended: Result<(), tokio::task::JoinError>) {
         tracing::error!(%error, "a batch of the audit webhook failed");
     }
 }
+
+#[cfg(test)]
+mod tests;
