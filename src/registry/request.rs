@@ -7,6 +7,7 @@ pub mod options;
 pub mod parameters;
 pub(crate) mod trees;
 pub mod wait;
+pub mod warnings;
 
 use crate::authority::GrantedAccess;
 use bytes::Bytes;

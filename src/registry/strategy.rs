@@ -16,8 +16,8 @@ use crate::kinds::conversion::{self, Converter, PreparedIn};
 use crate::kinds::feature_gates::Features;
 use crate::kinds::table::KindTable;
 use crate::request::options::Persistence;
+use crate::request::warnings::Warnings;
 use crate::service_ranges::ServiceRanges;
-use parking_lot::Mutex;
 use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::json::scan::Scanned;
 use polyplane_apimachinery::names::NameRule;
@@ -27,7 +27,6 @@ use polyplane_apimachinery::time::{Timestamp, human_duration};
 use polyplane_apimachinery::{Str, Value};
 use polyplane_auth::UserInfo;
 use polyplane_plane::{Claim, ObjectRef, Snapshot};
-use std::collections::HashSet;
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -59,33 +58,6 @@ pub struct Context<'a> {
     pub kinds: &'a Arc<KindTable>,
     /// The warnings for the client.
     pub warnings: &'a Warnings,
-}
-
-/// Warnings for a client, each once.
-#[derive(Debug, Default)]
-pub struct Warnings(Mutex<Distinct>);
-
-/// Texts in the order in which they came.
-#[derive(Debug, Default)]
-struct Distinct {
-    texts: Vec<String>,
-    /// The same texts. An object may have as many as items, so that none is compared with all.
-    known: HashSet<String>,
-}
-
-impl Warnings {
-    /// Adds a warning.
-    pub fn add(&self, text: String) {
-        let mut warnings = self.0.lock();
-        if warnings.known.insert(text.clone()) {
-            warnings.texts.push(text);
-        }
-    }
-
-    /// Removes and returns the warnings so far.
-    pub fn take(&self) -> Vec<String> {
-        std::mem::take(&mut *self.0.lock()).texts
-    }
 }
 
 impl Context<'_> {
@@ -598,19 +570,3 @@ pub fn age(time: &str, now: i64) -> Value {
 pub struct Plain;
 
 impl Strategy for Plain {}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn warnings_are_kept_once_and_in_order() {
-        let warnings = Warnings::default();
-        for text in ["b", "a", "b", "c", "a"] {
-            warnings.add(text.to_owned());
-        }
-        assert_eq!(warnings.take(), ["b", "a", "c"]);
-        warnings.add("a".to_owned());
-        assert_eq!(warnings.take(), ["a"]);
-    }
-}

@@ -11,7 +11,8 @@ use polyplane_auth::UserInfo;
 use polyplane_batteries::kind_tables::{custom_kinds, features, tenant_kinds};
 use polyplane_registry::plan::prepare;
 use polyplane_registry::request::options::Persistence;
-use polyplane_registry::strategy::{Context, Warnings};
+use polyplane_registry::request::warnings::Warnings;
+use polyplane_registry::strategy::Context;
 use polyplane_registry::{Kinds, Resource};
 use std::sync::Arc;
 

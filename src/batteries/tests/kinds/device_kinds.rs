@@ -7,7 +7,8 @@ use polyplane_auth::UserInfo;
 use polyplane_batteries::kind_tables::tenant_kinds;
 use polyplane_plane::Snapshot;
 use polyplane_registry::request::options::Persistence;
-use polyplane_registry::strategy::{Context, Warnings};
+use polyplane_registry::request::warnings::Warnings;
+use polyplane_registry::strategy::Context;
 
 const LABEL: &str = "resource.kubernetes.io/admin-access";
 

@@ -8,7 +8,8 @@ use polyplane_auth::UserInfo;
 use polyplane_batteries::kind_tables::tenant_kinds;
 use polyplane_registry::plan::prepare;
 use polyplane_registry::request::options::Persistence;
-use polyplane_registry::strategy::{Context, Warnings};
+use polyplane_registry::request::warnings::Warnings;
+use polyplane_registry::strategy::Context;
 use std::path::Path;
 
 /// Returns the number of new objects whose recorded warnings equal ours, and the number of all.

@@ -9,7 +9,8 @@ use polyplane_batteries::kind_tables::{features, tenant_kinds};
 use polyplane_registry::Resource;
 use polyplane_registry::plan::prepare;
 use polyplane_registry::request::options::Persistence;
-use polyplane_registry::strategy::{Context, Warnings};
+use polyplane_registry::request::warnings::Warnings;
+use polyplane_registry::strategy::Context;
 
 /// Calls `run` with the row of a resource and a context for it.
 fn with<T>(
