@@ -263,6 +263,15 @@ pub enum Grace {
     Seconds(i64),
 }
 
+/// That the object of a table row has run to completion, so that clients may show it less prominently.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RowCompletion {
+    /// Why, in one word.
+    pub reason: &'static str,
+    /// The same for humans.
+    pub message: &'static str,
+}
+
 /// The behaviour of one kind.
 pub trait Strategy: Debug + Send + Sync {
     /// Sets defaults that depend on whether the client has given a field which has a constant
@@ -399,6 +408,12 @@ pub trait Strategy: Debug + Send + Sync {
             Value::string(object.str_at(&["metadata", "name"])),
             age(object.str_at(&["metadata", "creationTimestamp"]), now),
         ]
+    }
+
+    /// Returns how the object of a table row has run to completion; `None` unless it has.
+    fn completion(&self, object: &Value) -> Option<RowCompletion> {
+        let _ = object;
+        None
     }
 
     /// Returns the number of a stored object by which the rows of tables are sorted before its name;

@@ -13,7 +13,7 @@ use polyplane_apimachinery::json::scan::Scanned;
 use polyplane_apimachinery::names::{self, NameRule};
 use polyplane_apimachinery::{Str, Value};
 use polyplane_registry::Scope;
-use polyplane_registry::strategy::{Context, Grace, Strategy};
+use polyplane_registry::strategy::{Context, Grace, RowCompletion, Strategy};
 
 /// Behaviour of Pods.
 #[derive(Debug)]
@@ -145,6 +145,10 @@ impl Strategy for Pod {
 
     fn cells(&self, object: &Value, now: i64) -> Vec<Value> {
         table_cells::pod(object, now)
+    }
+
+    fn completion(&self, object: &Value) -> Option<RowCompletion> {
+        table_cells::completion(object)
     }
 
     fn field(&self, object: Scanned<'_>, name: &str) -> Option<Str> {

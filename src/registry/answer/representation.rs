@@ -12,6 +12,7 @@ use crate::kinds::table::{Column, Resource};
 use crate::request::Verb;
 use crate::request::call::{Call, tree_of};
 use crate::request::parameters::INCLUDE_OBJECT;
+use crate::strategy::RowCompletion;
 use bytes::Bytes;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::json::{self, scan};
@@ -390,6 +391,9 @@ impl<'a> TableWriter<'a> {
         }
         self.out.extend_from_slice(b"{\"cells\":");
         json::write(&Value::Array(cells), &mut self.out);
+        if let Some(completion) = self.call.row.strategy.completion(&tree) {
+            write_completion(completion, &mut self.out);
+        }
         self.out.extend_from_slice(b",\"object\":");
         match self.include {
             RowObject::None => self.out.extend_from_slice(b"null"),
@@ -478,6 +482,15 @@ pub(crate) fn begin_table(
         }
     }
     out.extend_from_slice(b",\"rows\":[");
+}
+
+/// Writes the conditions of a row whose object has run to completion.
+fn write_completion(completion: RowCompletion, out: &mut Vec<u8>) {
+    out.extend_from_slice(br#","conditions":[{"type":"Completed","status":"True","reason":"#);
+    json::write_string(completion.reason, out);
+    out.extend_from_slice(b",\"message\":");
+    json::write_string(completion.message, out);
+    out.extend_from_slice(b"}]");
 }
 
 fn write_column(column: &Column, out: &mut Vec<u8>) {

@@ -3,7 +3,7 @@
 use super::validation::is_sidecar;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::time::{Timestamp, human_duration};
-use polyplane_registry::strategy::age;
+use polyplane_registry::strategy::{RowCompletion, age};
 
 /// Returns names and images of the containers of a pod spec.
 pub fn containers(spec: &Value) -> (String, String) {
@@ -31,6 +31,16 @@ pub fn labels(labels: &Value) -> String {
     } else {
         pairs.join(",")
     }
+}
+
+/// Returns how a pod has ended.
+pub fn completion(pod: &Value) -> Option<RowCompletion> {
+    let (reason, message) = match pod.str_at(&["status", "phase"]) {
+        "Succeeded" => ("Succeeded", "The pod has completed successfully."),
+        "Failed" => ("Failed", "The pod failed."),
+        _ => return None,
+    };
+    Some(RowCompletion { reason, message })
 }
 
 /// Returns the cells of a pod.

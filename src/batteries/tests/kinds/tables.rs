@@ -109,6 +109,31 @@ fn a_client_that_also_takes_objects_gets_one_where_there_is_no_table() {
 }
 
 #[test]
+fn the_row_of_a_pod_says_that_it_has_ended() {
+    on_paused_clock(async {
+        let site = Site::open().await;
+        let container = json!({"name": "c", "image": "i"});
+        for (name, phase) in [("a", "Running"), ("b", "Succeeded"), ("c", "Failed")] {
+            let mut pod = json!({"spec": {"containers": [(container.clone())]}});
+            pod.set(&["status", "phase"], phase);
+            site.put("pods", name, pod).await;
+        }
+        let table = ask(&site, &of(Verb::List, ("", "pods"), TABLE)).await;
+        let table = table.expect("it is a list");
+        for (reason, message) in [
+            ("Succeeded", "The pod has completed successfully."),
+            ("Failed", "The pod failed."),
+        ] {
+            let conditions = format!(
+                r#"],"conditions":[{{"type":"Completed","status":"True","reason":"{reason}","message":"{message}"}}],"object":"#
+            );
+            assert!(table.contains(&conditions), "{table}");
+        }
+        assert_eq!(table.matches(r#""conditions":"#).count(), 2, "{table}");
+    });
+}
+
+#[test]
 fn a_table_without_rows_has_null_for_them_where_upstream_has() {
     on_paused_clock(async {
         let site = Site::open().await;
