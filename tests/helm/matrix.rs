@@ -262,7 +262,7 @@ fn pods(add: Add<'_>) {
                 }},
             ]}},
             "server": {
-                "extraArgs": ["--host-name=more.example.org"],
+                "extraArgs": ["--plane-seats=300"],
                 "hstsDirectives": ["max-age=31536000", "preload"],
                 "corsAllowedOrigins": ["^https://console\\.example\\.org$", "//\"quoted\":"],
                 "planeLimits": {"requestsPerSecond": 50, "watches": 0, "bytes": "256Mi"}, "log": "info,polyplane_ownership=debug",
@@ -279,6 +279,18 @@ fn pods(add: Add<'_>) {
             "policy": {"rules": [{"level": "Metadata"}]}, "log": {"enabled": false},
             "webhook": {"existingSecret": "audit-webhook", "mode": "blocking", "truncate": true},
         }}),
+    );
+    add(
+        "events in a file",
+        &[],
+        json!({
+            "audit": {
+                "policy": {"rules": [{"level": "Metadata"}]}, "log": {"path": "/events/audit.log"},
+            },
+            "server": {"extraArgs": ["--audit-log-maxsize=100"]},
+            "extraVolumes": [{"name": "events", "emptyDir": {"sizeLimit": "1Gi"}}],
+            "extraVolumeMounts": [{"name": "events", "mountPath": "/events"}],
+        }),
     );
     add(
         "users chosen by the platform",

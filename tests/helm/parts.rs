@@ -218,7 +218,7 @@ fn the_backends_of_the_audit_are_where_their_flags_say() -> Result<()> {
         ensure!(of_flag("policy-file").is_some() == has_policy);
         let has_log = has_policy && values["log"]["enabled"] == true;
         ensure!(
-            of_flag("log-path") == has_log.then(|| "-".to_owned()),
+            of_flag("log-path") == has_log.then(|| text(&values["log"]["path"])),
             "{arguments:?}"
         );
         let pod = rendered.pod()?;

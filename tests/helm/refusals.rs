@@ -1,9 +1,13 @@
 //! Values that make no sense, and the words with which they are refused: where the mistake is, and
 //! what would be right.
 
+use std::collections::BTreeSet;
+
 use anyhow::{Result, ensure};
 use polyplane_tests::chart::{Chart, on_etcd, over};
 use serde_json::{Value, json};
+
+use super::each;
 
 /// Returns a user's mistakes, each with words that the refusal must contain.
 fn mistakes() -> Vec<(Value, &'static [&'static str])> {
@@ -111,14 +115,6 @@ fn unknown_and_out_of_range() -> Vec<(Value, &'static [&'static str])> {
             json!({"service": {"type": "ExternalName"}}),
             &["/service/type", "LoadBalancer"],
         ),
-        (
-            json!({"extraVolumes": [{"name": "metrics-token", "emptyDir": {}}]}),
-            &["/extraVolumes/0/name"],
-        ),
-        (
-            json!({"extraVolumes": [{"name": "certificates", "emptyDir": {}}]}),
-            &["/extraVolumes/0/name"],
-        ),
     ]
 }
 
@@ -203,10 +199,6 @@ fn contradictions() -> Vec<(Value, &'static [&'static str])> {
             &["/certificates/servingCaKey"],
         ),
         (
-            json!({"certificates": {"mountPath": "/metrics-token"}}),
-            &["/certificates/mountPath"],
-        ),
-        (
             json!({"server": {"extraArgs": ["--metrics-token-file=/x"]}}),
             &["--metrics-token-file", "which the chart sets itself"],
         ),
@@ -234,4 +226,141 @@ fn nonsense_is_refused_with_the_place_and_the_reason() -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The names of what the chart renders with any of the tested values.
+#[derive(Default)]
+struct Own {
+    flags: BTreeSet<String>,
+    variables: BTreeSet<String>,
+    /// Volumes and the folders in which they are mounted.
+    mounts: BTreeSet<(String, String)>,
+}
+
+/// Collects what the chart itself sets in any combination, without what the values add.
+fn own() -> Result<Own> {
+    let own = std::cell::RefCell::new(Own::default());
+    each(|rendered| {
+        let mut own = own.borrow_mut();
+        let server = &rendered.values["server"];
+        let container = &rendered.deployment.container;
+        for argument in container.args.iter().skip(1) {
+            let flag = argument.split('=').next().unwrap_or_default();
+            if !server["extraArgs"].to_string().contains(flag) {
+                own.flags.insert(flag.to_owned());
+            }
+        }
+        for variable in &container.env {
+            if !server["extraEnv"].to_string().contains(&variable.name) {
+                own.variables.insert(variable.name.clone());
+            }
+        }
+        for mount in &container.mounts {
+            let extra = rendered.values["extraVolumeMounts"].to_string();
+            let path = mount.path.to_string_lossy().into_owned();
+            if !extra.contains(&path) {
+                own.mounts.insert((mount.volume.clone(), path));
+            }
+        }
+        Ok(())
+    })?;
+    Ok(own.into_inner())
+}
+
+/// Returns the variable that stands for a flag.
+fn variable_of(flag: &str) -> String {
+    let name = flag.trim_start_matches('-').replace('-', "_");
+    format!("POLYPLANE_{}", name.to_uppercase())
+}
+
+/// Returns the flag that a variable stands for.
+fn flag_of(variable: &str) -> Option<String> {
+    let name = variable.strip_prefix("POLYPLANE_")?;
+    Some(format!("--{}", name.to_lowercase().replace('_', "-")))
+}
+
+/// A flag that is given twice ends each replica at its start, so the chart's own are refused, with the
+/// default values too, which set few of them.
+#[test]
+fn what_the_chart_sets_cannot_be_set_beside_it() -> Result<()> {
+    let chart = Chart::find()?;
+    let Own {
+        mut flags,
+        mut variables,
+        ..
+    } = own()?;
+    let named = flags.iter().map(|flag| variable_of(flag));
+    let named: Vec<_> = named.collect();
+    flags.extend(variables.iter().filter_map(|name| flag_of(name)));
+    variables.extend(named);
+    // The matrix has audit, encryption, authentication, admission and limits.
+    ensure!(flags.len() >= 40, "only {flags:?}");
+    for flag in &flags {
+        let more = json!({"server": {"extraArgs": [format!("{flag}=1")]}});
+        let said = chart.refused(&over(&on_etcd(&["etcd:2379"]), &more))?;
+        let reason = format!("server.extraArgs has {flag}, which the chart sets itself");
+        ensure!(said.contains(&reason), "{said}");
+    }
+    for name in &variables {
+        let more = json!({"server": {"extraEnv": [{"name": name, "value": "1"}]}});
+        let said = chart.refused(&over(&on_etcd(&["etcd:2379"]), &more))?;
+        let reason = format!("server.extraEnv has {name}, which the chart sets itself");
+        ensure!(said.contains(&reason), "{said}");
+    }
+    let others = json!({"server": {
+        "extraArgs": ["--plane-seats=300", "--audit-log-maxsize=100", "--kubelet-access=plane"],
+        "extraEnv": [{"name": "POLYPLANE_CONNECTIONS_MAX", "value": "100"}],
+    }});
+    chart.render(&over(&on_etcd(&["etcd:2379"]), &others))?;
+    Ok(())
+}
+
+#[test]
+fn no_folder_of_a_volume_hides_another_one() -> Result<()> {
+    let chart = Chart::find()?;
+    let refused = |more: &Value, word: &str| -> Result<()> {
+        let said = chart.refused(&over(&on_etcd(&["etcd:2379"]), more))?;
+        ensure!(said.contains(word), "{more}: no {word:?} in: {said}");
+        Ok(())
+    };
+    let at = |folder: &str| json!({"certificates": {"mountPath": folder}});
+    let mounted =
+        |folder: &str| json!({"extraVolumeMounts": [{"name": "own", "mountPath": folder}]});
+    for (volume, folder) in own()?.mounts {
+        let extra = json!({"extraVolumes": [{"name": volume, "emptyDir": {}}]});
+        refused(&extra, &format!("extraVolumes has {volume}"))?;
+        if volume == "certificates" {
+            continue;
+        }
+        for folder in [folder.clone(), format!("{folder}/below")] {
+            let word = format!("certificates.mountPath {folder}");
+            refused(&at(&folder), &word)?;
+            refused(
+                &mounted(&folder),
+                &format!("extraVolumeMounts has {folder}"),
+            )?;
+        }
+    }
+    for folder in ["/tmp", "/proc/keys", "/dev", "/etc", "/polyplane"] {
+        refused(&at(folder), &format!("certificates.mountPath {folder}"))?;
+    }
+    refused(&at("/x/../audit"), "such as /audit")?;
+    for folder in ["/", "/certs", "/certs/own/", "/polyplane"] {
+        refused(
+            &mounted(folder),
+            &format!("extraVolumeMounts has {folder},"),
+        )?;
+    }
+    let beside = over(&at("/etc/polyplane"), &mounted("/etc/other"));
+    let both = over(
+        &beside,
+        &json!({"extraVolumes": [{"name": "own", "emptyDir": {}}]}),
+    );
+    chart.render(&over(&on_etcd(&["etcd:2379"]), &both))?;
+    // Mounts that another one holds.
+    let above = json!({"extraVolumeMounts": [{"name": "own", "mountPath": "/certs/keys"}]});
+    refused(
+        &over(&at("/certs/keys/ring"), &above),
+        "extraVolumeMounts has /certs/keys",
+    )
 }

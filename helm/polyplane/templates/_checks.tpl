@@ -38,27 +38,62 @@
 {{- if and $values.audit.policy (not $values.audit.log.enabled) (not $values.audit.webhook.existingSecret) }}
 {{- fail "\n\naudit.policy is given, but neither audit.log.enabled nor audit.webhook.existingSecret says where events go\n" }}
 {{- end }}
-{{- $chosen := include "polyplane.chosenFlags" . | fromJsonArray }}
-{{- range $values.server.extraArgs }}
-{{- $flag := first (splitList "=" .) }}
-{{- if has $flag $chosen }}
-{{- fail (printf "\n\nserver.extraArgs has %s, which the chart sets itself; use the value for it\n" $flag) }}
-{{- end }}
-{{- end }}
-{{- range $values.server.extraEnv }}
-{{- if has .name (list "POD_IP" "POLYPLANE_REPLICA_ID" "POLYPLANE_ADVERTISE" "POLYPLANE_ZONE" "POLYPLANE_STORE_USER" "POLYPLANE_METRICS_TOKEN_FILE") }}
-{{- fail (printf "\n\nserver.extraEnv has %s, which the chart sets itself\n" .name) }}
-{{- end }}
-{{- end }}
+{{- include "polyplane.checkExtras" . }}
+{{- include "polyplane.checkFolders" . }}
 {{- include "polyplane.checkGivenSecret" . }}
 {{- end }}
 
-{{- define "polyplane.chosenFlags" -}}
-{{- list "--store" "--store-prefix" "--store-ca" "--store-cert" "--store-key" "--store-user" "--store-password-file"
-  "--listen" "--peer-listen" "--advertise" "--endpoint" "--replica-id" "--zone" "--weight" "--certs" "--member-ttl"
-  "--metrics-token-file" "--grace" "--drain-notice" "--sleep-after" "--raise-floor-after" "--log"
-  "--plane-requests-per-second" "--plane-writes-per-second" "--plane-watches-max" "--plane-objects-max" "--plane-bytes-max"
-  "--strict-transport-security-directives" "--cors-allowed-origins" | toJson }}
+{{/* A flag that is given twice ends each replica at its start. */}}
+{{- define "polyplane.checkExtras" -}}
+{{- $own := include "polyplane.ownVariables" . | fromJsonArray }}
+{{- range .Values.server.extraArgs }}
+{{- $flag := regexFind "^--[-a-z0-9]+" . }}
+{{- if has (include "polyplane.variable" $flag) $own }}
+{{- fail (printf "\n\nserver.extraArgs has %s, which the chart sets itself; use the value for it (README.md, \"Values\")\n" $flag) }}
+{{- end }}
+{{- end }}
+{{- range .Values.server.extraEnv }}
+{{- if has .name $own }}
+{{- fail (printf "\n\nserver.extraEnv has %s, which the chart sets itself; use the value for it (README.md, \"Values\")\n" .name) }}
+{{- end }}
+{{- end }}
+{{- $volumes := include "polyplane.volumes" . | fromYaml }}
+{{- range .Values.extraVolumes }}
+{{- if hasKey $volumes .name }}
+{{- fail (printf "\n\nextraVolumes has %s, which is the name of a volume of the chart; choose another one\n" .name) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* A volume cannot be mounted where another one is, and hides what lies below it. The folders of switches that are off
+count, so that nothing must move when one is switched on. */}}
+{{- define "polyplane.checkFolders" -}}
+{{- $certificates := .Values.certificates.mountPath }}
+{{- if ne $certificates (clean $certificates) }}
+{{- fail (printf "\n\ncertificates.mountPath %s must be a plain path such as %s\n" $certificates (clean $certificates)) }}
+{{- end }}
+{{- range list "/dev" "/proc" "/sys" "/tmp" "/polyplane" "/etc/hosts" "/etc/hostname" "/etc/resolv.conf" }}
+{{- include "polyplane.apart" (list "certificates.mountPath" $certificates . "which is the system's or the program's") }}
+{{- end }}
+{{- $folders := include "polyplane.folders" . | fromJson }}
+{{- range $name, $folder := omit $folders "certificates" }}
+{{- include "polyplane.apart" (list "certificates.mountPath" $certificates $folder (printf "where the chart mounts its volume %s" $name)) }}
+{{- end }}
+{{- range $extra := .Values.extraVolumeMounts }}
+{{- include "polyplane.apart" (list "extraVolumeMounts has" .mountPath "/polyplane" "which is the program") }}
+{{- range $name, $folder := $folders }}
+{{- include "polyplane.apart" (list "extraVolumeMounts has" $extra.mountPath $folder (printf "where the chart mounts its volume %s" $name)) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Refuses a folder that is, holds or lies in another one: include "polyplane.apart" (list VALUE FOLDER OTHER WHY). */}}
+{{- define "polyplane.apart" -}}
+{{- $folder := index . 1 | clean | trimSuffix "/" | printf "%s/" }}
+{{- $other := index . 2 | printf "%s/" }}
+{{- if or (hasPrefix $folder $other) (hasPrefix $other $folder) }}
+{{- fail (printf "\n\n%s %s, which overlaps %s, %s; choose another folder\n" (index . 0) (index . 1) (index . 2) (index . 3)) }}
+{{- end }}
 {{- end }}
 
 {{/* A given Secret that can be seen is looked through; `helm template` sees none. */}}

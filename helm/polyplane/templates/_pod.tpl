@@ -1,122 +1,198 @@
 {{/* The parts of the pod that depend on values. */}}
 
+{{/* Every flag of `polyplane serve` that the chart has a value for, and what it is given; a flag without a text is
+left out. A flag in this table is refused in server.extraArgs, and its variable in server.extraEnv. */}}
+{{- define "polyplane.flags" -}}
+{{- $etcd := .Values.etcd }}
+{{- $server := .Values.server }}
+{{- $limits := $server.planeLimits | default dict }}
+{{- $audit := .Values.audit }}
+{{- $logged := and (not (empty $audit.policy)) $audit.log.enabled }}
+{{- $posted := not (or (empty $audit.policy) (empty $audit.webhook.existingSecret)) -}}
+store: {{ printf "%s://%s" (ternary "etcds" "etcd" $etcd.tls.enabled) (join "," $etcd.endpoints) | quote }}
+store-prefix: {{ $etcd.prefix | quote }}
+store-ca: {{ $etcd.tls.enabled | ternary "/store/ca.crt" "" | quote }}
+store-cert: {{ $etcd.tls.clientSecret | empty | ternary "" "/store/client.crt" | quote }}
+store-key: {{ $etcd.tls.clientSecret | empty | ternary "" "/store/client.key" | quote }}
+store-password-file: {{ $etcd.auth.existingSecret | empty | ternary "" "/store/password" | quote }}
+listen: {{ printf "%s:%d" (include "polyplane.everywhere" .) (int $server.clientPort) | quote }}
+peer-listen: {{ printf "%s:%d" (include "polyplane.everywhere" .) (int $server.peerPort) | quote }}
+endpoint: {{ include "polyplane.endpoint" . | quote }}
+host-name: {{ include "polyplane.hostNames" . | fromJsonArray | join "," | quote }}
+certs: {{ .Values.certificates.mountPath | quote }}
+metrics-token-file: /metrics-token/token
+weight: {{ int64 $server.weight | quote }}
+member-ttl: {{ int64 $server.memberTtlSeconds | quote }}
+grace: {{ int64 $server.graceSeconds | quote }}
+drain-notice: {{ int64 $server.drainNoticeSeconds | quote }}
+sleep-after: {{ int64 $server.sleepAfterSeconds | quote }}
+raise-floor-after: {{ int64 $server.raiseFloorAfterSeconds | quote }}
+log: {{ $server.log | quote }}
+plane-requests-per-second: {{ include "polyplane.limit" $limits.requestsPerSecond | quote }}
+plane-writes-per-second: {{ include "polyplane.limit" $limits.writesPerSecond | quote }}
+plane-watches-max: {{ include "polyplane.limit" $limits.watches | quote }}
+plane-objects-max: {{ include "polyplane.limit" $limits.objects | quote }}
+plane-bytes-max: {{ include "polyplane.limit" $limits.bytes | quote }}
+strict-transport-security-directives: {{ join "," $server.hstsDirectives | quote }}
+cors-allowed-origins: {{ join "," $server.corsAllowedOrigins | quote }}
+encryption-provider-config: {{ .Values.encryption.existingSecret | empty | ternary "" "/encryption/config.yaml" | quote }}
+authentication-config: {{ .Values.authentication.config | empty | ternary "" "/authentication/config.yaml" | quote }}
+outbound-allow: {{ join "," .Values.authentication.outboundAllow | quote }}
+admission-control-config-file: {{ .Values.admission.config | empty | ternary "" "/admission/config.yaml" | quote }}
+audit-policy-file: {{ $audit.policy | empty | ternary "" "/audit/policy.yaml" | quote }}
+audit-log-path: {{ $logged | ternary $audit.log.path "" | quote }}
+audit-log-mode: {{ $logged | ternary $audit.log.mode "" | quote }}
+audit-webhook-config-file: {{ $posted | ternary (printf "/audit-webhook/%s" $audit.webhook.key) "" | quote }}
+audit-webhook-mode: {{ $posted | ternary $audit.webhook.mode "" | quote }}
+audit-webhook-initial-backoff: {{ $posted | ternary $audit.webhook.initialBackoff "" | quote }}
+audit-webhook-batch-buffer-size: {{ $posted | ternary (int64 $audit.webhook.bufferSize) "" | quote }}
+audit-webhook-batch-max-size: {{ $posted | ternary (int64 $audit.webhook.maxSize) "" | quote }}
+audit-webhook-batch-max-wait: {{ $posted | ternary $audit.webhook.maxWait "" | quote }}
+audit-webhook-truncate-enabled: {{ $posted | ternary $audit.webhook.truncate "" | quote }}
+{{- end }}
+
+{{/* A limit as text: nothing for null. */}}
+{{- define "polyplane.limit" -}}
+{{- if kindIs "string" . }}
+{{- . }}
+{{- else if not (kindIs "invalid" .) }}
+{{- int64 . }}
+{{- end }}
+{{- end }}
+
 {{/* What `polyplane serve` is called with. */}}
 {{- define "polyplane.arguments" -}}
-{{- $values := .Values }}
-{{- $etcd := $values.etcd -}}
 - serve
-- --store={{ ternary "etcds" "etcd" $etcd.tls.enabled }}://{{ join "," $etcd.endpoints }}
-- --store-prefix={{ $etcd.prefix }}
-{{- if $etcd.tls.enabled }}
-- --store-ca=/store/ca.crt
-{{- if $etcd.tls.clientSecret }}
-- --store-cert=/store/client.crt
-- --store-key=/store/client.key
+{{- range $flag, $value := include "polyplane.flags" . | fromYaml }}
+{{- if ne $value "" }}
+- {{ printf "--%s=%s" $flag $value | quote }}
 {{- end }}
 {{- end }}
-{{- if $etcd.auth.existingSecret }}
-- --store-password-file=/store/password
-{{- end }}
-- --listen={{ include "polyplane.everywhere" . }}:{{ $values.server.clientPort }}
-- --peer-listen={{ include "polyplane.everywhere" . }}:{{ $values.server.peerPort }}
-- --endpoint={{ include "polyplane.endpoint" . }}
-{{- range include "polyplane.hostNames" . | fromJsonArray }}
-- --host-name={{ . }}
-{{- end }}
-- --certs={{ $values.certificates.mountPath }}
-- --metrics-token-file=/metrics-token/token
-- --weight={{ int64 $values.server.weight }}
-- --member-ttl={{ int64 $values.server.memberTtlSeconds }}
-- --grace={{ int64 $values.server.graceSeconds }}
-- --drain-notice={{ int64 $values.server.drainNoticeSeconds }}
-- --sleep-after={{ int64 $values.server.sleepAfterSeconds }}
-- --raise-floor-after={{ int64 $values.server.raiseFloorAfterSeconds }}
-- --log={{ $values.server.log }}
-{{- $limits := $values.server.planeLimits | default dict }}
-{{- range $field, $flag := dict "requestsPerSecond" "requests-per-second" "writesPerSecond" "writes-per-second" "watches" "watches-max" "objects" "objects-max" "bytes" "bytes-max" }}
-{{- $limit := get $limits $field }}
-{{- if not (kindIs "invalid" $limit) }}
-{{- if not (kindIs "string" $limit) }}{{ $limit = int64 $limit }}{{ end }}
-{{- if ne (toString $limit) "" }}
-- --plane-{{ $flag }}={{ $limit }}
-{{- end }}
-{{- end }}
-{{- end }}
-{{- with $values.server.hstsDirectives }}
-- --strict-transport-security-directives={{ join "," . }}
-{{- end }}
-{{- with $values.server.corsAllowedOrigins }}
-- {{ printf "--cors-allowed-origins=%s" (join "," .) | quote }}
-{{- end }}
-{{- if $values.encryption.existingSecret }}
-- --encryption-provider-config=/encryption/config.yaml
-{{- end }}
-{{- if $values.authentication.config }}
-- --authentication-config=/authentication/config.yaml
-{{- end }}
-{{- with $values.authentication.outboundAllow }}
-- --outbound-allow={{ join "," . }}
-{{- end }}
-{{- if $values.admission.config }}
-- --admission-control-config-file=/admission/config.yaml
-{{- end }}
-{{- if $values.audit.policy }}
-- --audit-policy-file=/audit/policy.yaml
-{{- if $values.audit.log.enabled }}
-- --audit-log-path=-
-- --audit-log-mode={{ $values.audit.log.mode }}
-{{- end }}
-{{- with $values.audit.webhook }}
-{{- if .existingSecret }}
-- --audit-webhook-config-file=/audit-webhook/{{ .key }}
-- --audit-webhook-mode={{ .mode }}
-- --audit-webhook-initial-backoff={{ .initialBackoff }}
-- --audit-webhook-batch-buffer-size={{ int64 .bufferSize }}
-- --audit-webhook-batch-max-size={{ int64 .maxSize }}
-- --audit-webhook-batch-max-wait={{ .maxWait }}
-- --audit-webhook-truncate-enabled={{ .truncate }}
-{{- end }}
-{{- end }}
-{{- end }}
-{{- range $values.server.extraArgs }}
+{{- range .Values.server.extraArgs }}
 - {{ . | quote }}
 {{- end }}
 {{- end }}
 
-{{/* What differs from pod to pod, and what stands in Secrets. */}}
-{{- define "polyplane.environment" -}}
-- name: POD_IP
+{{/* Every variable that the chart has a value for: what differs from pod to pod, and what stands in Secrets. One
+without a source is left out. A variable in this table is refused in server.extraEnv, and its flag in server.extraArgs. */}}
+{{- define "polyplane.variables" -}}
+POD_IP:
   valueFrom:
     fieldRef:
       fieldPath: status.podIP
-- name: POLYPLANE_REPLICA_ID
+POLYPLANE_REPLICA_ID:
   valueFrom:
     fieldRef:
       fieldPath: metadata.name
-- name: POLYPLANE_ADVERTISE
+POLYPLANE_ADVERTISE:
+  # The kubelet replaces $(POD_IP), which must stand before: the names are sorted.
   value: {{ printf "%s:%d" (include "polyplane.podAddress" .) (int .Values.server.peerPort) | quote }}
-{{- if eq .Values.zone.source "label" }}
-# Kubernetes copies the node's label to the pod from 1.35 on; the variable is empty before.
-- name: POLYPLANE_ZONE
+POLYPLANE_ZONE:
+  {{- if eq .Values.zone.source "label" }}
+  # Kubernetes copies the node's label to the pod from 1.35 on; the variable is empty before.
   valueFrom:
     fieldRef:
       fieldPath: metadata.labels['topology.kubernetes.io/zone']
-{{- else if eq .Values.zone.source "fixed" }}
-- name: POLYPLANE_ZONE
+  {{- else if eq .Values.zone.source "fixed" }}
   value: {{ .Values.zone.name | quote }}
-{{- end }}
-{{- with .Values.etcd.auth }}
-{{- if .existingSecret }}
-- name: POLYPLANE_STORE_USER
+  {{- end }}
+POLYPLANE_STORE_USER:
+  {{- with .Values.etcd.auth }}
+  {{- if .existingSecret }}
   valueFrom:
     secretKeyRef:
       name: {{ .existingSecret | quote }}
       key: {{ .userKey | quote }}
+  {{- end }}
+  {{- end }}
+{{- end }}
+
+{{- define "polyplane.environment" -}}
+{{- $variables := list }}
+{{- range $name, $source := include "polyplane.variables" . | fromYaml }}
+{{- with $source }}
+{{- $variables = append $variables (merge (dict "name" $name) .) }}
 {{- end }}
 {{- end }}
-{{- with .Values.server.extraEnv }}
-{{ toYaml . }}
+{{- concat $variables .Values.server.extraEnv | toYaml }}
 {{- end }}
+
+{{/* The variable that `polyplane serve` reads if a flag is not given. */}}
+{{- define "polyplane.variable" -}}
+POLYPLANE_{{ . | trimPrefix "--" | upper | replace "-" "_" }}
+{{- end }}
+
+{{/* Names that server.extraEnv must not have, as a JSON list. */}}
+{{- define "polyplane.ownVariables" -}}
+{{- $own := include "polyplane.variables" . | fromYaml | keys }}
+{{- range $flag, $_ := include "polyplane.flags" . | fromYaml }}
+{{- $own = append $own (include "polyplane.variable" $flag) }}
+{{- end }}
+{{- toJson $own }}
+{{- end }}
+
+{{/* Every volume that the chart has a value for; one without a source is left out. Each is mounted at /NAME, but the
+certificates at certificates.mountPath. A name in this table is refused in extraVolumes, and its folder in
+extraVolumeMounts and certificates.mountPath. */}}
+{{- define "polyplane.volumes" -}}
+{{- $name := include "polyplane.fullname" . -}}
+# 0440 (288): the process is not the files' owner, but in their group.
+certificates:
+  projected:
+    defaultMode: 288
+    sources:
+      {{- include "polyplane.certificateSources" . | nindent 6 }}
+metrics-token:
+  projected:
+    defaultMode: 288
+    sources:
+      {{- include "polyplane.metricsSources" . | nindent 6 }}
+store:
+  {{- with include "polyplane.storeSources" . }}
+  projected:
+    defaultMode: 288
+    sources:
+      {{- . | nindent 6 }}
+  {{- end }}
+authentication:
+  {{- if .Values.authentication.config }}
+  configMap:
+    name: {{ printf "%s-authentication" $name | quote }}
+  {{- end }}
+admission:
+  {{- if .Values.admission.config }}
+  configMap:
+    name: {{ printf "%s-admission" $name | quote }}
+  {{- end }}
+encryption:
+  {{- with .Values.encryption }}
+  {{- if .existingSecret }}
+  projected:
+    defaultMode: 288
+    sources:
+      {{- include "polyplane.secretFiles" (list .existingSecret .key "config.yaml") | nindent 6 }}
+  {{- end }}
+  {{- end }}
+audit:
+  {{- if .Values.audit.policy }}
+  configMap:
+    name: {{ printf "%s-audit" $name | quote }}
+  {{- end }}
+audit-webhook:
+  {{- with .Values.audit.webhook.existingSecret }}
+  secret:
+    secretName: {{ . | quote }}
+    defaultMode: 288
+  {{- end }}
+{{- end }}
+
+{{/* The folders of these volumes by their names, as a JSON object. */}}
+{{- define "polyplane.folders" -}}
+{{- $folders := dict }}
+{{- range $name, $_ := include "polyplane.volumes" . | fromYaml }}
+{{- $_ := set $folders $name (printf "/%s" $name) }}
+{{- end }}
+{{- set $folders "certificates" .Values.certificates.mountPath | toJson }}
 {{- end }}
 
 {{/* The files of the certificate folder: include "polyplane.secretFiles" (list SECRET KEY FILE KEY FILE …). */}}
