@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, ensure};
-use polyplane_tests::chart::{Chart, default_values, on_etcd, over};
+use polyplane_tests::chart::{Chart, RELEASE, default_values, on_etcd, over};
 use serde_json::{Value, json};
 
 /// Values under a name.
@@ -358,6 +358,48 @@ fn unexplained(value: &Value, path: &str, quoted: &BTreeSet<&str>) -> Vec<String
             .collect(),
         _ => vec![path.to_owned()],
     }
+}
+
+/// Returns what helm prints after an installation, without one.
+fn notes(chart: &Chart, more: &Value) -> Result<String> {
+    let path = Chart::path();
+    let arguments = [
+        "install",
+        RELEASE,
+        &path.to_string_lossy(),
+        "--dry-run=client",
+    ];
+    let output = chart.run(&arguments, &over(&on_etcd(&["etcd:2379"]), more))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{more}: {said}");
+    let printed = String::from_utf8(output.stdout)?;
+    let (_, notes) = printed.split_once("NOTES:").context("no notes")?;
+    Ok(notes.to_owned())
+}
+
+#[test]
+fn the_notes_warn_of_what_the_values_leave_open() -> Result<()> {
+    let chart = Chart::find()?;
+    let outside = "set server.endpoint";
+    for service in ["ClusterIP", "NodePort", "LoadBalancer"] {
+        let open = notes(&chart, &json!({"service": {"type": service}}))?;
+        ensure!(open.contains(outside), "{service}: {open}");
+    }
+    let named = notes(
+        &chart,
+        &json!({"server": {"endpoint": "planes.example.org"}}),
+    )?;
+    ensure!(!named.contains(outside), "{named}");
+    let lonely = "one replica alone";
+    let fewest = json!({"autoscaling": {"enabled": true, "minReplicas": 1}});
+    ensure!(notes(&chart, &fewest)?.contains(lonely));
+    ensure!(!notes(&chart, &json!({}))?.contains(lonely));
+    let keys = "would make new\nkeys each time";
+    let signed = json!({"certificates": {"mode": "certManager"}});
+    ensure!(notes(&chart, &signed)?.contains(keys));
+    let given = json!({"certificates": {"certManager": {"adminSecret": "own"}}});
+    ensure!(!notes(&chart, &over(&signed, &given))?.contains(keys));
+    Ok(())
 }
 
 #[test]

@@ -311,6 +311,8 @@ fn selectors_select_the_pods_and_nothing_else_of_the_release() -> Result<()> {
         ensure!(seen >= 3, "{seen} selectors");
         for constraint in list(&rendered.pod()?["topologySpreadConstraints"]) {
             ensure!(selects(&constraint["labelSelector"]["matchLabels"], labels));
+            let own = constraint["matchLabelKeys"].is_array();
+            ensure!(!own || constraint["nodeTaintsPolicy"] == "Honor");
         }
         for monitor in rendered.of_kind("ServiceMonitor") {
             let selector = &monitor["spec"]["selector"]["matchLabels"];

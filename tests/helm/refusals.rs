@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Result, ensure};
-use polyplane_tests::chart::{Chart, on_etcd, over};
+use polyplane_tests::chart::{Chart, default_values, on_etcd, over};
 use serde_json::{Value, json};
 
 use super::each;
@@ -13,6 +13,7 @@ use super::each;
 fn mistakes() -> Vec<(Value, &'static [&'static str])> {
     let mut mistakes = unknown_and_out_of_range();
     mistakes.extend(contradictions());
+    mistakes.extend(budgets());
     mistakes
 }
 
@@ -215,6 +216,28 @@ fn contradictions() -> Vec<(Value, &'static [&'static str])> {
     ]
 }
 
+/// Returns disruption budgets with which no node could be drained.
+fn budgets() -> Vec<(Value, &'static [&'static str])> {
+    vec![
+        (
+            json!({"podDisruptionBudget": {"minAvailable": "75%"}}),
+            &["minAvailable 75% lets none of 3 replicas go"],
+        ),
+        (
+            json!({"podDisruptionBudget": {"minAvailable": 1}, "replicas": 1}),
+            &["minAvailable 1 lets none of 1 replicas go"],
+        ),
+        (
+            json!({"podDisruptionBudget": {"minAvailable": 2}, "autoscaling": {"enabled": true, "minReplicas": 2}}),
+            &["minAvailable 2 lets none of 2 replicas go"],
+        ),
+        (
+            json!({"podDisruptionBudget": {"maxUnavailable": "0%"}}),
+            &["maxUnavailable 0% lets none of 3 replicas go"],
+        ),
+    ]
+}
+
 #[test]
 fn nonsense_is_refused_with_the_place_and_the_reason() -> Result<()> {
     let chart = Chart::find()?;
@@ -363,4 +386,43 @@ fn no_folder_of_a_volume_hides_another_one() -> Result<()> {
         &over(&at("/certs/keys/ring"), &above),
         "extraVolumeMounts has /certs/keys",
     )
+}
+
+/// Returns the path of every value.
+fn paths(value: &Value, path: &str) -> Vec<String> {
+    let fields = value.as_object().into_iter().flatten();
+    let below = fields.flat_map(|(name, value)| {
+        let path = format!("{path}/{name}");
+        let mut found = paths(value, &path);
+        found.push(path);
+        found
+    });
+    below.collect()
+}
+
+/// helm takes a value that is null out, so a template would meet nothing where it needs something.
+#[test]
+fn a_value_that_is_taken_out_is_missed_by_its_place() -> Result<()> {
+    let chart = Chart::find()?;
+    let mut missed = 0;
+    for path in paths(&default_values()?, "") {
+        let without = path.rsplit('/').fold(Value::Null, |below, name| {
+            if name.is_empty() {
+                below
+            } else {
+                json!({name: below})
+            }
+        });
+        let values = over(&on_etcd(&["etcd:2379"]), &without);
+        if chart.render(&values).is_ok() {
+            continue;
+        }
+        missed += 1;
+        let said = chart.refused(&values)?;
+        let name = path.rsplit('/').next().unwrap_or_default();
+        let reason = format!("missing property '{name}'");
+        ensure!(said.contains(&reason), "{path}: {said}");
+    }
+    ensure!(missed > 100, "only {missed} are missed");
+    Ok(())
 }

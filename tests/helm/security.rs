@@ -115,6 +115,24 @@ fn pods_are_admitted_where_pod_security_is_restricted() -> Result<()> {
     })
 }
 
+/// Labels of pods switch a mesh or an exemption on, which the test of the release needs as well.
+#[test]
+fn labels_and_annotations_of_pods_are_on_every_pod() -> Result<()> {
+    each(|rendered| {
+        let deployment = rendered.of_kind("Deployment").next();
+        let template = &deployment.context("no Deployment")?["spec"]["template"];
+        for pod in rendered.of_kind("Pod").chain([template]) {
+            for (value, part) in [("podLabels", "labels"), ("podAnnotations", "annotations")] {
+                let wanted = rendered.values[value].as_object().into_iter().flatten();
+                for (key, text) in wanted {
+                    ensure!(pod["metadata"][part][key] == *text, "{part}: no {key}");
+                }
+            }
+        }
+        Ok(())
+    })
+}
+
 #[test]
 fn each_rule_of_the_standard_can_be_broken() -> Result<()> {
     let pod = rendered().first().context("no combination")?.pod()?.clone();

@@ -38,9 +38,26 @@
 {{- if and $values.audit.policy (not $values.audit.log.enabled) (not $values.audit.webhook.existingSecret) }}
 {{- fail "\n\naudit.policy is given, but neither audit.log.enabled nor audit.webhook.existingSecret says where events go\n" }}
 {{- end }}
+{{- include "polyplane.checkBudget" . }}
 {{- include "polyplane.checkExtras" . }}
 {{- include "polyplane.checkFolders" . }}
 {{- include "polyplane.checkGivenSecret" . }}
+{{- end }}
+
+{{/* Kubernetes rounds shares of a budget up: 75% of three replicas are all three. */}}
+{{- define "polyplane.checkBudget" -}}
+{{- $budget := .Values.podDisruptionBudget }}
+{{- $replicas := .Values.autoscaling.enabled | ternary .Values.autoscaling.minReplicas .Values.replicas | int }}
+{{- $bound := kindIs "invalid" $budget.minAvailable | ternary "maxUnavailable" "minAvailable" }}
+{{- $given := get $budget $bound | default 0 | toString }}
+{{- $amount := trimSuffix "%" $given | int }}
+{{- if hasSuffix "%" $given }}
+{{- $amount = div (add (mul $replicas $amount) 99) 100 | int }}
+{{- end }}
+{{- $none := eq $bound "minAvailable" | ternary (ge $amount $replicas) (and (eq $amount 0) (not (kindIs "invalid" $budget.maxUnavailable))) }}
+{{- if and $budget.enabled $none }}
+{{- fail (printf "\n\npodDisruptionBudget.%s %s lets none of %d replicas go, so that no node could be drained; leave it out to let one go at a time\n" $bound $given $replicas) }}
+{{- end }}
 {{- end }}
 
 {{/* A flag that is given twice ends each replica at its start. */}}

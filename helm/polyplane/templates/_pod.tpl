@@ -291,6 +291,7 @@ audit-webhook:
 {{- join "\n" $sources }}
 {{- end }}
 
+{{/* Nodes whose taints keep replicas away do not count, or DoNotSchedule would wait for them. */}}
 {{- define "polyplane.spread" -}}
 {{- $constraints := list }}
 {{- with .Values.topologySpread }}
@@ -301,6 +302,7 @@ audit-webhook:
   "maxSkew" $.Values.topologySpread.maxSkew
   "whenUnsatisfiable" $else
   "labelSelector" (dict "matchLabels" (include "polyplane.selectorLabels" $ | fromYaml))
+  "nodeTaintsPolicy" "Honor"
   "matchLabelKeys" (list "pod-template-hash")) }}
 {{- end }}
 {{- end }}
