@@ -81,12 +81,27 @@ impl Strategy for Autoscaler {
 
     fn to_stored(&self, _: &str, object: Value) -> Value {
         let mut object = conversion::from_v1(object);
+        keep_absent_policies(&mut object);
         default_behavior(&mut object);
         object
     }
 
     fn to_served(&self, _: &str, object: Value) -> Value {
         conversion::to_v1(object)
+    }
+}
+
+/// Lets rules of an annotation that name no policies stay without any, so that they are refused: upstream validates them
+/// as they are, and fills them only when it reads the stored object.
+fn keep_absent_policies(object: &mut Value) {
+    for direction in ["scaleUp", "scaleDown"] {
+        let rules = object.at_mut(&["spec", "behavior", direction]);
+        let given = rules.filter(|rules| rules.as_object().is_some());
+        if let Some(rules) = given
+            && rules["policies"].is_null()
+        {
+            rules.set(&["policies"], Value::Array(Vec::new()));
+        }
     }
 }
 
@@ -129,6 +144,32 @@ fn default_rules(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rules_of_an_annotation_need_policies_and_directions_that_it_lacks_get_defaults() {
+        let stored = |behavior: &str| {
+            let annotations = json!({"autoscaling.alpha.kubernetes.io/behavior": behavior});
+            let target = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"});
+            let object = json!({
+                "metadata": {"name": "a", "annotations": annotations},
+                "spec": {"scaleTargetRef": target, "minReplicas": 1i64, "maxReplicas": 2i64}
+            });
+            Autoscaler::Converted.to_stored("v1", object)
+        };
+        let refused = stored(r#"{"ScaleUp":{"StabilizationWindowSeconds":5}}"#);
+        let errors = validation::autoscaler(&refused, None);
+        let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        let text =
+            "spec.behavior.scaleUp.policies: Required value: must specify at least one Policy";
+        assert_eq!(texts, [text]);
+
+        let policies = r#"[{"Type":"Pods","Value":1,"PeriodSeconds":60}]"#;
+        let accepted = stored(&format!(r#"{{"ScaleUp":{{"Policies":{policies}}}}}"#));
+        assert!(validation::autoscaler(&accepted, None).is_empty());
+        let behavior = &accepted["spec"]["behavior"];
+        assert_eq!(behavior.str_at(&["scaleUp", "selectPolicy"]), "Max");
+        assert_eq!(behavior.items_at(&["scaleDown", "policies"]).len(), 1);
+    }
 
     #[test]
     fn metadata_alone_hides_what_v1_has_in_annotations() {
