@@ -41,11 +41,15 @@ pub enum ExpiredCause {
     /// effect of the change.
     #[error("the definition of the kind has changed since")]
     KindChanged,
+    /// The history up to some later version is sealed under a data key that the plane has given up: it
+    /// keeps two, so two rotations in a row leave nothing that opens older records.
+    #[error("changes that old are sealed under a data key that was replaced twice since")]
+    KeyGone,
 }
 
 impl ExpiredCause {
     /// All causes, in the order of their numbers.
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::Age,
         Self::Bytes,
         Self::Memory,
@@ -55,6 +59,7 @@ impl ExpiredCause {
         Self::Unreadable,
         Self::TokenAge,
         Self::KindChanged,
+        Self::KeyGone,
     ];
 
     /// Returns the cause's name in metrics and logs.
@@ -70,6 +75,7 @@ impl ExpiredCause {
             Self::Unreadable => "unreadable",
             Self::TokenAge => "token_age",
             Self::KindChanged => "kind_changed",
+            Self::KeyGone => "key_gone",
         }
     }
 }

@@ -38,6 +38,8 @@ struct Past {
     after: Revision,
     /// Why the events up to `after` are not there.
     cause: ExpiredCause,
+    /// The number of the data key, which the plane has given up, of the newest event up to `after`.
+    key_gone: Option<u32>,
     history: History,
     /// The external objects as they were at the revision `after`.
     external: Vec<KeyValue>,
@@ -70,6 +72,16 @@ impl Plane {
                 }
             }
         };
+        if let Some(data_key) = past.key_gone {
+            let version = self.numbering().version_after(past.after);
+            tracing::warn!(
+                plane = self.id(),
+                data_key,
+                %version,
+                "the history up to the version is sealed under a data key that was replaced twice \
+                 since; watches resume from later versions only"
+            );
+        }
         let values_over_time = match self.values_over_time(template_values, &past).await {
             Ok(values_over_time) => values_over_time,
             Err(error) => {
@@ -119,10 +131,17 @@ impl Plane {
     async fn read_past(&self, after: Revision, cause: ExpiredCause) -> Result<Past, ReadError> {
         let (start, end) = self.keys().bounds();
         let mut history = self.store().history(start, end, after).await?;
-        self.open_events(&mut history.events).await;
+        let (after, cause, key_gone) = match self.open_events(&mut history.events).await {
+            None => (after, cause, None),
+            Some((sealed, number)) => {
+                history.events.retain(|event| event.revision > sealed);
+                (sealed, ExpiredCause::KeyGone, Some(number))
+            }
+        };
         let mut past = Past {
             after,
             cause,
+            key_gone,
             history,
             external: Vec::new(),
         };
@@ -145,21 +164,24 @@ impl Plane {
         Ok(past)
     }
 
-    /// Opens the sealed values of events. A value that does not open stays as it is, and is found where
-    /// it is decoded.
-    async fn open_events(&self, events: &mut [StoreEvent]) {
-        let Some(keys) = self.data_keys() else {
-            return;
-        };
+    /// Opens the sealed values of events. Returns the revision of the last event that is sealed under a
+    /// data key which the plane has given up, with the key's number. Another value that does not open
+    /// stays as it is, and is found where it is decoded.
+    async fn open_events(&self, events: &mut [StoreEvent]) -> Option<(Revision, u32)> {
+        let keys = self.data_keys()?;
+        let mut gone = None;
         let mut yield_budget = YieldBudget::default();
         for event in events {
             yield_budget.spend(event.bytes()).await;
             for value in event.value.iter_mut().chain(&mut event.previous) {
-                if let Ok(opened) = keys.open(&event.key, value) {
-                    *value = opened;
+                match keys.open(&event.key, value) {
+                    Ok(opened) => *value = opened,
+                    Err(RecordError::KeyGone(number)) => gone = Some((event.revision, number)),
+                    Err(_) => {}
                 }
             }
         }
+        gone
     }
 
     /// Returns the template values for the events of a history. The newest chain does not know the

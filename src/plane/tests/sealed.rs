@@ -320,3 +320,30 @@ async fn a_hand_off_and_the_history_read_as_before() {
         }
     }
 }
+
+#[tokio::test]
+async fn two_rotations_take_the_history_under_the_first_key_alone() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(MemoryOptions::default()));
+    let sealing = sealing(&[1]);
+    let plane = site(&store, Some(Arc::clone(&sealing))).open("a").await;
+    put(&plane, "x", "1").await;
+    let first = plane.snapshot().version();
+    reseal_all(&plane, 0).await;
+    reseal_all(&plane, 1).await;
+    put(&plane, "y", "1").await;
+    let second = plane.snapshot().version();
+    reseal_all(&plane, 2).await;
+    put(&plane, "x", "2").await;
+    let plane = site(&store, Some(sealing)).open("a").await;
+    let scope = || WatchScope::Prefix(Prefix::resource("", "configmaps"));
+    let gone = plane.watch(scope(), WatchFrom::After(first)).await;
+    assert_eq!(
+        gone.expect_err("its key is gone"),
+        WatchError::Expired(ExpiredCause::KeyGone)
+    );
+    let watcher = plane.watch(scope(), WatchFrom::After(second)).await;
+    let mut watcher = watcher.expect("its key is kept");
+    let events = events_until(&mut watcher, plane.snapshot().version()).await;
+    // Both objects under the third key, and the last write.
+    assert_eq!(events.len(), 3);
+}
