@@ -368,6 +368,30 @@ async fn keys_change_until_nothing_needs_the_older_ones() -> Result<()> {
     Ok(())
 }
 
+/// With `identity` first nothing new is encrypted, so there is no key to wrap a new data key.
+#[tokio::test]
+async fn a_data_key_is_not_requested_where_no_key_would_wrap_it() -> Result<()> {
+    let place = Place::new()?;
+    let one = key("one", 1);
+    let flag = place.config("'*.*'", &[&one])?;
+    let server = place.up(&[&flag]).await?;
+    write(&create_plane(&server.root()?, "a").await?, "x", "a").await?;
+    until(&server.root()?, "a", is_settled).await?;
+    ensure!(server.stop().await?.success(), "it does not stop well");
+
+    let flag = place.config("'*.*'", &["{identity: {}}", &one])?;
+    let server = place.up(&[&flag]).await?;
+    let bin = place.data().join("bin");
+    let kubectl = Kubectl::find(&server.kubeconfig, place.folder.path(), &bin)?;
+    let said = kubectl.fails(&["plane", "rotate", "a", "--data-key"])?;
+    ensure!(said.contains("`identity`") && said.contains(FLAG), "{said}");
+    let seen = report(&server.root()?, "a").await?;
+    ensure!(seen["requestedGeneration"] == 0, "{seen}");
+    read(&server.plane("a")?, "x", "a").await?;
+    ensure!(server.stop().await?.success(), "it does not stop well");
+    Ok(())
+}
+
 /// A plane that was woken once for its new data key, and that nobody uses, does not sleep before the last of
 /// its records is under that key. Then it sleeps.
 #[tokio::test]

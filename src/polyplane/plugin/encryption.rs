@@ -22,6 +22,14 @@ pub async fn rotate(client: &Client, name: &str, patience: Duration) -> anyhow::
              (--encryption-provider-config)"
         );
     }
+    // Reports of replicas of an earlier release do not say it.
+    if before.at(&["encrypts"]).and_then(Value::as_bool) == Some(false) {
+        bail!(
+            "control plane {name:?} gets no new data key: the first provider of the server's \
+             --encryption-provider-config is `identity`, so nothing new is encrypted and no key wraps \
+             it. Put a provider with a key first, restart all replicas, and repeat this"
+        );
+    }
     let plane = update(client, name, |plane| {
         let path = ["metadata", "annotations", DATA_KEY_GENERATION];
         let known = plane.str_at(&path).parse::<u32>().unwrap_or_default();

@@ -21,6 +21,9 @@ struct Report {
     /// The key-encryption key that wraps the data key.
     #[serde(skip_serializing_if = "Option::is_none")]
     wrapped_by: Option<String>,
+    /// False if this replica has no key that wraps a new data key, because the first provider of its
+    /// configuration is `identity`.
+    encrypts: bool,
     /// All key-encryption keys that wrap a data key of some plane.
     keys: Vec<String>,
     /// True if every record is sealed, or in clear, as the policy of this replica says, under the newest
@@ -51,16 +54,15 @@ pub async fn of(directory: &PlaneDirectory, name: &str) -> Result<Vec<u8>, ApiEr
         found.map_or_else(|| format!("the key {wanted}"), |(_, name)| name.clone())
     };
     let entry = directory.rows.by_id(&id);
+    let sealing = directory.planes.sealing();
     // Without a configuration nobody can say it.
-    let wanted = directory
-        .planes
-        .sealing()
-        .map_or(u64::MAX, |sealing| sealing.fingerprint());
+    let wanted = sealing.map_or(u64::MAX, |sealing| sealing.fingerprint());
     let report = Report {
         data_key: newest.map(|newest| newest.number),
         requested_generation: entry.map_or(0, |entry| entry.data_key_generation),
         generation: record.as_ref().map_or(0, |record| record.generation),
         wrapped_by: newest.map(|newest| name(newest.wrapped.by)),
+        encrypts: sealing.is_some_and(|sealing| sealing.keyring().wraps_by().is_some()),
         keys: names.iter().map(|(_, name)| name.clone()).collect(),
         settled: record
             .as_ref()
