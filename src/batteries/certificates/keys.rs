@@ -1,7 +1,10 @@
 //! Public keys, certificate requests and certificates: whether they are well formed, and whether a
 //! signature was made with a key.
 
-use aws_lc_rs::signature::{self, UnparsedPublicKey, VerificationAlgorithm};
+use aws_lc_rs::signature::{
+    self, EcdsaKeyPair, Ed25519KeyPair, KeyPair, RsaKeyPair, UnparsedPublicKey,
+    VerificationAlgorithm,
+};
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::prelude::{FromDer, SubjectPublicKeyInfo, X509Certificate};
 use x509_parser::public_key::PublicKey;
@@ -90,6 +93,42 @@ impl Key {
     pub fn read(der: &[u8]) -> Option<Self> {
         let (rest, info) = SubjectPublicKeyInfo::from_der(der).ok()?;
         rest.is_empty().then(|| Self::of(&info))?
+    }
+
+    /// Returns the public key of a private one in the form PKCS #1, PKCS #8 or SEC 1; `None` if it is not one
+    /// of a kind and size that servers commonly have.
+    pub fn of_private(der: &[u8]) -> Option<Self> {
+        if let Ok(pair) = RsaKeyPair::from_der(der).or_else(|_| RsaKeyPair::from_pkcs8(der)) {
+            let kind = KeyKind::Rsa(8 * pair.public_modulus_len());
+            return Some(Self::of_pair(kind, &pair));
+        }
+        let algorithms = [
+            (Curve::P256, &signature::ECDSA_P256_SHA256_ASN1_SIGNING),
+            (Curve::P384, &signature::ECDSA_P384_SHA384_ASN1_SIGNING),
+            (Curve::P521, &signature::ECDSA_P521_SHA512_ASN1_SIGNING),
+        ];
+        for (curve, algorithm) in algorithms {
+            if let Ok(pair) = EcdsaKeyPair::from_private_key_der(algorithm, der) {
+                return Some(Self::of_pair(KeyKind::Ecdsa(curve), &pair));
+            }
+        }
+        let pair = Ed25519KeyPair::from_pkcs8_maybe_unchecked(der).ok()?;
+        Some(Self::of_pair(KeyKind::Ed25519, &pair))
+    }
+
+    fn of_pair(kind: KeyKind, pair: &impl KeyPair) -> Self {
+        let bytes = pair.public_key().as_ref().to_vec();
+        Self { kind, bytes }
+    }
+
+    /// Returns whether both keys are of the same kind, whatever their size or curve.
+    pub fn is_of_type(&self, other: &Self) -> bool {
+        std::mem::discriminant(&self.kind) == std::mem::discriminant(&other.kind)
+    }
+
+    /// Returns whether two keys of the same kind are the same key.
+    pub fn has_content_of(&self, other: &Self) -> bool {
+        self.bytes == other.bytes
     }
 
     fn of(info: &SubjectPublicKeyInfo<'_>) -> Option<Self> {

@@ -1,5 +1,7 @@
 //! Secrets: their type determines the required content.
 
+mod key_pair;
+
 use super::config_map::{
     VALUE_BYTES_MAX, bytes_of, fill_bytes, members, validate_frozen, validate_key,
 };
@@ -71,14 +73,9 @@ impl Strategy for Secret {
         if object.str_at(&["type"]) != "kubernetes.io/tls" {
             return Vec::new();
         }
-        let inputs = [("tls.crt", "certificate"), ("tls.key", "key")];
-        let without = inputs
-            .iter()
-            .find(|(key, _)| !has_pem(&bytes_of(&object["data"][*key])));
-        without
-            .map(|(_, input)| format!("tls: failed to find any PEM data in {input} input"))
-            .into_iter()
-            .collect()
+        let input = |key: &str| bytes_of(&object["data"][key]);
+        let warning = key_pair::warning(&input("tls.crt"), &input("tls.key"));
+        warning.into_iter().collect()
     }
 
     fn cells(&self, object: &Value, now: i64) -> Vec<Value> {
@@ -106,10 +103,6 @@ fn merge_texts(object: &mut Value) {
         let text = text.as_str().unwrap_or("");
         object.set(&["data", key], BASE64_STANDARD.encode(text));
     }
-}
-
-fn has_pem(bytes: &[u8]) -> bool {
-    bytes.windows(11).any(|window| window == b"-----BEGIN ")
 }
 
 fn validate_content(object: &Value) -> Complaints {

@@ -30,7 +30,8 @@ pub fn complaint(bundle: &str) -> Option<String> {
     Some(format!("{INTRO}{why}"))
 }
 
-fn is_certificate(der: &[u8]) -> bool {
+/// Returns whether these bytes are one certificate.
+pub fn is_certificate(der: &[u8]) -> bool {
     X509Certificate::from_der(der).is_ok_and(|(rest, _)| rest.is_empty())
 }
 
