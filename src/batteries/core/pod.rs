@@ -30,7 +30,7 @@ impl Strategy for Pod {
         init_annotations::drop_at(object, &[]);
         prepare::hold_back(object, context.now);
         prepare::resolve_label_keys(object);
-        prepare::take_app_armor_from_annotations(object);
+        prepare::take_app_armor_from_annotations(object, context.warnings);
         qos::default_pod_resources(object);
         let class = qos::computed_class(object);
         object.set(&["status", "qosClass"], class);

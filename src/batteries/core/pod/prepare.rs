@@ -3,12 +3,15 @@
 
 use crate::shared::pod::defaults::items_mut;
 use crate::shared::pod::qos;
-use crate::shared::pod::validation::annotations::{APP_ARMOR, app_armor_profile};
+use crate::shared::pod::validation::annotations::{
+    APP_ARMOR, APP_ARMOR_IS_DEPRECATED, app_armor_profile,
+};
 use crate::shared::pod::validation::security;
 use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::Path;
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Value, json};
+use polyplane_registry::strategy::Warnings;
 use std::collections::BTreeMap;
 
 /// Adds the condition that a pod with scheduling gates must not be scheduled yet.
@@ -72,8 +75,9 @@ fn add_requirements(owner: &mut Value, labels: &Value) {
     owner.set(&path, Value::Array(all));
 }
 
-/// Turns AppArmor profiles in annotations into fields, if they differ from that of the pod.
-pub fn take_app_armor_from_annotations(pod: &mut Value) {
+/// Turns AppArmor profiles in annotations into fields, if they differ from that of the pod. Warns of annotations
+/// without a field of the client's own: only here is it known which fields the client has set.
+pub fn take_app_armor_from_annotations(pod: &mut Value, warnings: &Warnings) {
     if pod.str_at(&["spec", "os", "name"]) == "windows" {
         return;
     }
@@ -91,16 +95,22 @@ pub fn take_app_armor_from_annotations(pod: &mut Value) {
             if !container["securityContext"]["appArmorProfile"].is_null() {
                 continue;
             }
-            let Some(profile) = app_armor_profile(text) else {
-                continue;
-            };
-            let mut complaints = Complaints::default();
-            security::validate_app_armor(&profile, &Path::NIL, &mut complaints);
-            if complaints.is_empty() && profile != of_pod {
-                container.set(&["securityContext", "appArmorProfile"], profile);
+            match app_armor_profile(text).filter(is_valid) {
+                Some(profile) if profile == of_pod => continue,
+                Some(profile) => container.set(&["securityContext", "appArmorProfile"], profile),
+                None => {}
             }
+            warnings.add(format!(
+                "metadata.annotations[{key}]: {APP_ARMOR_IS_DEPRECATED}"
+            ));
         }
     }
+}
+
+fn is_valid(profile: &Value) -> bool {
+    let mut complaints = Complaints::default();
+    security::validate_app_armor(profile, &Path::NIL, &mut complaints);
+    complaints.is_empty()
 }
 
 fn keep(object: &mut Value, old: &Value, path: &[&str]) {

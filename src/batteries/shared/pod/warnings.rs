@@ -4,7 +4,7 @@ mod overlaps;
 mod ports;
 
 use super::validation::annotations::{
-    APP_ARMOR, SECCOMP_CONTAINER, app_armor_profile, has_prefixed,
+    APP_ARMOR, APP_ARMOR_IS_DEPRECATED, SECCOMP_CONTAINER, app_armor_profile, has_prefixed,
 };
 use super::validation::{Subject, each_container};
 use crate::shared::network::addresses::ip_warnings;
@@ -309,25 +309,17 @@ fn about_profiles(
     if context["seccompProfile"].is_null() && annotations.get(&key).is_some() {
         out.push(format!("{}: {USE_SECCOMP_FIELD}", path.key(&key)));
     }
+    if subject == Subject::Pod {
+        // The fields of a pod are set from these annotations, which warns of them.
+        return;
+    }
     let key = format!("{APP_ARMOR}{name}");
     let Some(text) = annotations.get(&key).and_then(Value::as_str) else {
         return;
     };
-    // The fields of a pod were set from its annotations before, so an equal field does not show
-    // that the client knows fields.
-    let own = &context["appArmorProfile"];
-    let from_annotation = app_armor_profile(text);
-    let is_deprecated = match subject {
-        Subject::Template => own.is_null() && from_annotation.as_ref() != Some(of_pod),
-        Subject::Pod => match (&from_annotation, own) {
-            (None, Value::Null) => true,
-            (Some(profile), own) => own == profile && own != of_pod,
-            _ => false,
-        },
-    };
-    if is_deprecated {
-        let text = r#"deprecated since v1.30; use the "appArmorProfile" field instead"#;
-        out.push(format!("{}: {text}", path.key(&key)));
+    let is_of_pod = app_armor_profile(text).as_ref() == Some(of_pod);
+    if context["appArmorProfile"].is_null() && !is_of_pod {
+        out.push(format!("{}: {APP_ARMOR_IS_DEPRECATED}", path.key(&key)));
     }
 }
 

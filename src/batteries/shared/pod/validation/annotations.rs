@@ -13,6 +13,9 @@ const SECCOMP_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
 pub const SECCOMP_CONTAINER: &str = "container.seccomp.security.alpha.kubernetes.io/";
 /// The prefix of the annotations that name a container's AppArmor profile.
 pub const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
+/// The warning about such an annotation.
+pub const APP_ARMOR_IS_DEPRECATED: &str =
+    r#"deprecated since v1.30; use the "appArmorProfile" field instead"#;
 
 fn pairs(annotations: &Value) -> impl Iterator<Item = (&str, &str)> {
     let members = annotations
