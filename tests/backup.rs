@@ -159,13 +159,13 @@ async fn goes_on(root: &Endpoint, backup: &Contents, (lost, above): (u64, u64)) 
     Ok(())
 }
 
-/// Checks that a watch was answered by one error, of this code.
-async fn ends_with_error(client: &Client, path: &str, code: u16) -> Result<()> {
+/// Checks that a watch was answered by one error, of this code, and returns its message.
+async fn ends_with_error(client: &Client, path: &str, code: u16) -> Result<String> {
     let events = client.watch(path).await?.until_end().await?;
     let is_error = |event: &Value| event["type"] == "ERROR" && event["object"]["code"] == code;
     let right = events.len() == 1 && events.iter().all(is_error);
     ensure!(right, "{path}: no {code}: {events:?}");
-    Ok(())
+    Ok(events[0]["object"]["message"].to_string())
 }
 
 /// Copies a folder by the command of README.md.
@@ -276,7 +276,11 @@ async fn snapshot_is_restored(ring: &mut Ring, replicas: usize) -> Result<()> {
     }
     goes_on(&root, &backup, (lost, lost)).await?;
     let watch = format!("{CONTROL_PLANES}?watch=1&timeoutSeconds=5&resourceVersion={lost_in_root}");
-    ends_with_error(&Client::open(&root).await?, &watch, 410).await?;
+    let of_root = ends_with_error(&Client::open(&root).await?, &watch, 410).await?;
     let watch = format!("{CONFIG_MAPS}?watch=1&timeoutSeconds=5&resourceVersion={lost}");
-    ends_with_error(&plane(&root, PLANES[0]).await?, &watch, 410).await
+    let of_plane = ends_with_error(&plane(&root, PLANES[0]).await?, &watch, 410).await?;
+    for why in [of_root, of_plane] {
+        ensure!(why.contains("restored"), "nobody would think of it: {why}");
+    }
+    Ok(())
 }

@@ -6,7 +6,7 @@ use crate::copy::sizes;
 use crate::copy::source::Source;
 use crate::membership::member_record::member_key;
 use crate::records::candidate_key;
-use polyplane_plane::{Ended, Event, Next, Start, WatchError, WatchFrom, WatchScope};
+use polyplane_plane::{Ended, Event, ExpiredCause, Next, Start, WatchError, WatchFrom, WatchScope};
 use polyplane_storage::{Disk, FjallOptions, FjallStore, SystemDisk};
 use std::io;
 use std::path::Path;
@@ -292,7 +292,8 @@ async fn a_watch_from_before_the_copied_history_has_expired() {
     let plane = town.find(&birth).await;
     let born = Version::from_raw(birth.born.raw() + 256);
     let old = plane.watch(scope(), WatchFrom::After(born)).await;
-    assert!(matches!(old, Err(WatchError::Expired(_))), "{old:?}");
+    let error = old.expect_err("the copy has no such history");
+    assert_eq!(error, WatchError::Expired(ExpiredCause::BeforeBirth));
     plane.end(Ended::Lost);
 }
 

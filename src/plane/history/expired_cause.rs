@@ -21,11 +21,15 @@ pub enum ExpiredCause {
     /// The logs of all control planes had filled their share of the memory budget.
     #[error("the memory budget of the server has no room for changes that old")]
     Memory,
-    /// The store has compacted its history.
-    #[error("the store has compacted its history since")]
+    /// The store has compacted its history. A store that was restored from a copy, with later revisions,
+    /// looks the same to versions that it gave out after the copy was made.
+    #[error("the store has compacted its history since, or was restored without it from a copy")]
     Compacted,
     /// The version is from before the plane was created, restored or moved to this store.
-    #[error("it is from before the control plane was created, restored or moved to its store")]
+    #[error(
+        "it is from before the control plane was created, restored or moved to its store, and the \
+         history from before that is gone"
+    )]
     BeforeBirth,
     /// The former owner had dropped the events before it handed the plane over.
     #[error("the former owner of the control plane had dropped it before the hand-over")]

@@ -54,16 +54,21 @@ impl Plane {
         let template_values = Arc::clone(&self.published().template_values);
         // The log needs no events from before the birth, so the read begins there.
         let mut after = self.revision_before_birth();
-        let mut cause = ExpiredCause::Compacted;
+        let mut cause = match self.numbering().copied {
+            // No compaction of this store: the copy has no more.
+            Some(copied) if copied.begins_at == after => ExpiredCause::BeforeBirth,
+            Some(_) | None => ExpiredCause::Compacted,
+        };
         // The semaphore is never closed.
         let _read = READS.acquire().await;
         let past = loop {
             match self.read_past(after, cause).await {
                 Ok(past) => break past,
                 Err(ReadError::Compacted { floor }) if floor > after => {
-                    if floor > self.store().status().floor {
-                        cause = ExpiredCause::Bytes;
-                    }
+                    cause = match floor > self.store().status().floor {
+                        true => ExpiredCause::Bytes,
+                        false => ExpiredCause::Compacted,
+                    };
                     after = floor;
                 }
                 Err(error) => {
