@@ -79,6 +79,23 @@ async fn certificate(client: &Client, name: &str) -> Result<String> {
     anyhow::bail!("{name} is not signed")
 }
 
+/// Waits until a request has failed, and returns why.
+async fn failure(client: &Client, name: &str) -> Result<String> {
+    for _ in 0..LOOKS {
+        let found = client.get(&format!("{REQUESTS}/{name}")).await?;
+        let found = found.expect(200)?;
+        ensure!(found["status"]["certificate"].is_null(), "{found}");
+        let conditions = found["status"]["conditions"].as_array();
+        let mut conditions = conditions.into_iter().flatten();
+        if let Some(failed) = conditions.find(|condition| condition["type"] == "Failed") {
+            ensure!(failed["reason"] == "SignerValidationFailure", "{failed}");
+            return Ok(failed["message"].as_str().unwrap_or_default().to_owned());
+        }
+        tokio::time::sleep(BETWEEN_LOOKS).await;
+    }
+    anyhow::bail!("{name} has not failed")
+}
+
 /// A plane signs for its own users only: the certificate proves its holder there and nobody in
 /// another plane or in the root. A kubelet gets its first one by the role that lets its maker boot
 /// kubelets, and is then restricted to its node. What serves is signed by another CA, and proves no
@@ -176,21 +193,8 @@ async fn nobody_is_signed_for_as_a_user_of_the_root() -> Result<()> {
     let client = ("forged", "kube-apiserver-client");
     let forged = wanted("dev", "root:admin", &[])?;
     request(&plane, client, &["client auth"], &forged).await?;
-    let path = format!("{REQUESTS}/forged");
-    let mut failed = Value::Null;
-    for _ in 0..LOOKS {
-        let found = plane.get(&path).await?.expect(200)?;
-        let conditions = found["status"]["conditions"].as_array();
-        let mut conditions = conditions.into_iter().flatten();
-        if let Some(condition) = conditions.find(|condition| condition["type"] == "Failed") {
-            failed = condition.clone();
-            ensure!(found["status"]["certificate"].is_null(), "{found}");
-            break;
-        }
-        tokio::time::sleep(BETWEEN_LOOKS).await;
-    }
-    let why = failed["message"].as_str().unwrap_or_default();
-    ensure!(why.contains("begins with root:"), "{failed}");
+    let why = failure(&plane, "forged").await?;
+    ensure!(why.contains("begins with root:"), "{why}");
     let master = wanted("system:masters", "jane", &[])?;
     let body = json!({"metadata": {"name": "master"}, "spec": {"request": master.request,
         "signerName": "kubernetes.io/kube-apiserver-client", "usages": ["client auth"]}});
@@ -200,5 +204,19 @@ async fn nobody_is_signed_for_as_a_user_of_the_root() -> Result<()> {
     let client = ("jane", "kube-apiserver-client");
     request(&plane, client, &["client auth"], &jane).await?;
     certificate(&plane, "jane").await.context("the twin")?;
+    Ok(())
+}
+
+/// A handshake refuses a chain of more than 12 000 bytes, so such a certificate would prove nobody.
+#[tokio::test]
+async fn a_certificate_that_no_handshake_accepts_is_not_signed() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let server = Up::start(&folder.path().join("data"), &[]).await?;
+    let plane = Client::open(&create_plane(&server.root()?, "a").await?).await?;
+    let long = wanted("dev", &"x".repeat(30_000), &[])?;
+    let client = ("long", "kube-apiserver-client");
+    request(&plane, client, &["client auth"], &long).await?;
+    let why = failure(&plane, "long").await?;
+    ensure!(why.contains("accepts at most 12000"), "{why}");
     Ok(())
 }

@@ -26,13 +26,6 @@ use crate::verdict::Verdict;
 /// Largest number of certificates in a chain that a peer forwards. Replicas of the first release
 /// accept and forward chains of this length.
 const CHAIN_LENGTH_MAX: usize = 10;
-/// Largest number of certificates in a chain that a handshake accepts. A verifier tries every order
-/// of intermediates with the same name: with four that takes milliseconds, with nine a second.
-const SHOWN_LENGTH_MAX: usize = 5;
-/// Bytes of all certificates that a handshake accepts. A chain of five with RSA keys of 4096 bits
-/// has about 10 000. A chain of this length in base64 fits a slot of the channel between replicas,
-/// so a connection sends it only once.
-const SHOWN_BYTES_MAX: usize = 12_000;
 /// The attribute of a subject that contains the user's uid.
 const UID_ATTRIBUTE: Oid<'static> = oid!(1.3.6.1.4.1.57683.2);
 
@@ -44,6 +37,14 @@ pub struct ClientChain {
 }
 
 impl ClientChain {
+    /// Largest number of certificates in a chain that a handshake accepts. A verifier tries every order
+    /// of intermediates with the same name: with four that takes milliseconds, with nine a second.
+    pub const SHOWN_LENGTH_MAX: usize = 5;
+    /// Bytes of all certificates that a handshake accepts. A chain of five with RSA keys of 4096 bits
+    /// has about 10 000. A chain of this length in base64 fits a slot of the channel between replicas,
+    /// so a connection sends it only once.
+    pub const SHOWN_BYTES_MAX: usize = 12_000;
+
     /// Creates a chain from the certificates of a handshake; returns `None` if there is no leaf.
     pub fn possessed(certificates: &[CertificateDer<'static>]) -> Option<Self> {
         if certificates.is_empty() || certificates.len() > CHAIN_LENGTH_MAX {
@@ -58,7 +59,7 @@ impl ClientChain {
     /// this before it verifies anything, because a long chain can take a second to verify.
     pub fn is_short(leaf: &CertificateDer<'_>, intermediates: &[CertificateDer<'_>]) -> bool {
         let bytes: usize = intermediates.iter().map(|one| one.len()).sum();
-        intermediates.len() < SHOWN_LENGTH_MAX && leaf.len() + bytes <= SHOWN_BYTES_MAX
+        intermediates.len() < Self::SHOWN_LENGTH_MAX && leaf.len() + bytes <= Self::SHOWN_BYTES_MAX
     }
 
     /// Returns the certificates, leaf first.

@@ -12,7 +12,7 @@ use aws_lc_rs::digest::{SHA256, digest};
 use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair as _};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use polyplane_auth::{KeyGeneration, Purpose, Renewal, RootSecret};
+use polyplane_auth::{ClientChain, KeyGeneration, Purpose, Renewal, RootSecret};
 use rcgen::{
     BasicConstraints, Certificate, CertificateParams, DistinguishedName, DnType, IsCa,
     KeyUsagePurpose, PKCS_ED25519, PublicKeyData, SerialNumber, SignatureAlgorithm, SigningKey,
@@ -49,6 +49,13 @@ pub enum IssueError {
     /// The key is of another algorithm or length.
     #[error("the key must be ECDSA on P-256 or P-384, Ed25519, or RSA of 2048 to 8192 bits")]
     KeyAlgorithm,
+    /// The certificate of a client is longer than any that a handshake accepts.
+    #[error(
+        "the certificate would have {0} bytes, and the server accepts at most {max} from a client: \
+         request fewer groups, or shorter names",
+        max = ClientChain::SHOWN_BYTES_MAX
+    )]
+    TooLong(usize),
     /// The system gives no random bytes.
     #[error("the system gives no random bytes")]
     Random,
@@ -175,6 +182,10 @@ impl PlaneCa {
 
     fn issue(&self, leaf: &Leaf<'_>) -> Result<String, IssueError> {
         let der = leaf.signed(|content| self.key.0.sign(content).as_ref().to_vec());
+        let der = CertificateDer::from(der);
+        if leaf.usages.client_auth && !ClientChain::is_short(&der, &[]) {
+            return Err(IssueError::TooLong(der.len()));
+        }
         Ok(pem_of(&der))
     }
 }
@@ -273,7 +284,7 @@ impl SigningKey for DerivedSigner {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use polyplane_auth::{Anchor, ClientChain, SecretEpoch};
+    use polyplane_auth::{Anchor, SecretEpoch};
 
     fn secret() -> RootSecret {
         RootSecret::new(SecretEpoch(1), &[7; 32])
@@ -349,6 +360,45 @@ mod tests {
                 assert!(other.verify(&with_ca, now).is_err());
             }
         }
+    }
+
+    #[test]
+    fn what_no_handshake_accepts_is_not_issued() {
+        let key = rcgen::KeyPair::generate().expect("made");
+        let pem = key.public_key_pem();
+        let groups: Vec<String> = (0..2000).map(|n| format!("group-{n}")).collect();
+        let issue = |count: usize| {
+            let groups = groups.iter().take(count).map(String::as_str).collect();
+            ca("pabc").issue_client(&ClientCertificate {
+                groups,
+                ..certificate(&pem)
+            })
+        };
+        issue(200).expect("issued");
+        let refused = issue(2000).expect_err("too many groups");
+        assert!(
+            matches!(refused, IssueError::TooLong(bytes) if bytes > ClientChain::SHOWN_BYTES_MAX)
+        );
+        let mut params = rcgen::CertificateParams::default();
+        let name = "x".repeat(30_000);
+        params.distinguished_name.push(DnType::CommonName, name);
+        let request = params.serialize_request(&key).expect("encoded");
+        let request = SigningRequest::read(request.der()).expect("it is a request");
+        let now = SystemTime::now();
+        let sign = |usages: Usages| {
+            let valid = now..now + Duration::from_secs(3600);
+            ca("pabc").sign(&request, usages, valid)
+        };
+        assert!(matches!(
+            sign(Usages::CLIENT),
+            Err(IssueError::TooLong(30_000..))
+        ));
+        // Nobody shows it in a handshake with this server.
+        let serving = Usages {
+            server_auth: true,
+            ..Usages::default()
+        };
+        sign(serving).expect("signed");
     }
 
     #[test]

@@ -283,27 +283,37 @@ pub(crate) async fn serve(
 /// Logs why a handshake failed. The client gets no reason but an alert, so a certificate that cannot be
 /// used is no matter of debugging alone; strangers can show any number of them, so that line is rare.
 fn log_failed_handshake(state: &ServerState, remote: Option<&HeaderValue>, error: &io::Error) {
-    if is_about_certificate(error) && state.refused_certificates.lock().is_due(Instant::now()) {
-        tracing::info!(
-            %error,
-            client = remote.and_then(|remote| remote.to_str().ok()),
-            "a client certificate cannot be used, and ended its handshake; X.509 version 1, which \
-             `openssl x509 -req` makes without extensions, is not accepted (logged once a minute)"
-        );
-    } else {
-        tracing::debug!(%error, "a handshake failed");
+    match what_is_accepted(error) {
+        Some(accepted) if state.refused_certificates.lock().is_due(Instant::now()) => {
+            tracing::info!(
+                %error,
+                client = remote.and_then(|remote| remote.to_str().ok()),
+                "a client certificate cannot be used, and ended its handshake; {accepted} (logged \
+                 once a minute)"
+            );
+        }
+        Some(_) | None => tracing::debug!(%error, "a handshake failed"),
     }
 }
 
-/// Returns whether a handshake failed because of the certificates that the client showed.
-fn is_about_certificate(error: &io::Error) -> bool {
-    let cause = error.get_ref();
-    let cause = cause.and_then(|cause| cause.downcast_ref::<rustls::Error>());
-    // A chain that is too long is a general error.
-    matches!(
-        cause,
-        Some(rustls::Error::InvalidCertificate(_) | rustls::Error::General(_))
-    )
+/// Returns which certificates are accepted if a handshake failed because of those that the client
+/// showed.
+fn what_is_accepted(error: &io::Error) -> Option<&'static str> {
+    match error.get_ref()?.downcast_ref::<rustls::Error>()? {
+        rustls::Error::InvalidCertificate(_) => Some(
+            "X.509 version 1, which `openssl x509 -req` makes without extensions, is not accepted",
+        ),
+        // Of the messages of clients only that with their chain can be too long.
+        rustls::Error::General(_)
+        | rustls::Error::InvalidMessage(
+            rustls::InvalidMessage::HandshakePayloadTooLarge
+            | rustls::InvalidMessage::CertificatePayloadTooLarge,
+        ) => Some(
+            "a chain that is too long, as of a user with hundreds of groups or a very long name, is not \
+             accepted",
+        ),
+        _ => None,
+    }
 }
 
 /// Does the handshake, in the turns of unproven work.
@@ -597,11 +607,17 @@ mod tests {
     fn a_handshake_that_a_certificate_has_ended_is_told_from_others() {
         let failed = |cause: rustls::Error| io::Error::new(io::ErrorKind::InvalidData, cause);
         let unreadable = rustls::CertificateError::BadEncoding;
-        assert!(is_about_certificate(&failed(unreadable.into())));
+        let says = |error: &io::Error, what: &str| {
+            what_is_accepted(error).is_some_and(|accepted| accepted.contains(what))
+        };
+        assert!(says(&failed(unreadable.into()), "version 1"));
         let long = rustls::Error::General("a chain of 9 certificates".to_owned());
-        assert!(is_about_certificate(&failed(long)));
-        assert!(!is_about_certificate(&failed(rustls::Error::DecryptError)));
-        assert!(!is_about_certificate(&io::ErrorKind::UnexpectedEof.into()));
+        let longer = rustls::InvalidMessage::HandshakePayloadTooLarge;
+        for long in [long, longer.into()] {
+            assert!(says(&failed(long), "too long"));
+        }
+        assert!(!says(&failed(rustls::Error::DecryptError), ""));
+        assert!(!says(&io::ErrorKind::UnexpectedEof.into(), ""));
     }
 
     #[test]

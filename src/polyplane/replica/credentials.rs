@@ -257,6 +257,12 @@ fn refused(error: &IssueError, name: &str) -> ApiError {
             let error = FieldError::invalid(&path, "", error.to_string());
             ApiError::invalid(Qualified::new(GROUP, "Credential"), name, &[error])
         }
+        IssueError::TooLong(_) => {
+            let path = Path::new("spec");
+            let path = path.child("groups");
+            let error = FieldError::invalid(&path, "", error.to_string());
+            ApiError::invalid(Qualified::new(GROUP, "Credential"), name, &[error])
+        }
         IssueError::Random => ApiError::internal(error.to_string()),
     }
 }
