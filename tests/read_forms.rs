@@ -1,5 +1,5 @@
-//! The forms in which objects are read beside their JSON: heads alone, and tables. Requests go to three replicas in
-//! turn, so that most are forwarded.
+//! The forms in which objects are read beside their JSON: heads alone, tables, and watches by their paths. Requests go
+//! to three replicas in turn, so that most are forwarded.
 
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
@@ -130,4 +130,30 @@ async fn columns_of_names_and_ages_have_upstreams_descriptions() -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// As upstream, whose server of custom kinds takes the verb from the path and does not look at the method.
+#[tokio::test]
+async fn a_path_of_a_custom_kind_that_names_its_verb_is_watched_with_every_method() -> Result<()> {
+    const JSON: &str = "application/json";
+    let site = Site::start().await?;
+    let path = "/apis/example.com/v1/watch/namespaces/default/widgets?timeoutSeconds=1";
+    for method in [Method::GET, Method::POST, Method::PUT, Method::DELETE] {
+        let watched = site.read(method.clone(), path, JSON).await?;
+        ensure!(watched.status == 200, "{method}: {}", watched.status);
+        let events = String::from_utf8_lossy(&watched.body);
+        ensure!(
+            events.starts_with(r#"{"type":"ADDED""#),
+            "{method}: {events}"
+        );
+        let built_in = "/api/v1/watch/namespaces/default/configmaps?timeoutSeconds=1";
+        let status = site.read(method.clone(), built_in, JSON).await?.status;
+        let expected = if method == Method::GET { 200 } else { 405 };
+        ensure!(status == expected, "{method}: {status}");
+    }
+    site.plane
+        .get(&format!("{WIDGETS}/a"))
+        .await?
+        .expect(200)
+        .map(drop)
 }

@@ -70,14 +70,14 @@ fn resolve_verb(row: &Resource, info: &ResourceInfo<'_>, method: &Method) -> Res
         return Ok(Verb::Connect);
     }
     let verb = match info.verb {
-        // Upstream's server of custom kinds looks at the verb alone, which HEAD shares with GET. Built-in
-        // kinds have routes for methods, and none for HEAD.
+        // Upstream's server of custom kinds looks at the verb alone, which HEAD shares with GET, and all methods
+        // of a path that names its verb. Built-in kinds have routes for methods, and none for HEAD.
         Some(verb) if row.custom.is_some() || *method != Method::HEAD => verb,
         _ => return Err(row.without_verb("").into()),
     };
     let has_method = match sub {
         Some(sub) => sub.verbs.iter().any(|known| known == verb.name()),
-        None if is_legacy => matches!(*method, Method::GET | Method::HEAD),
+        None if is_legacy => row.custom.is_some() || matches!(*method, Method::GET | Method::HEAD),
         None if named => OBJECT_VERBS.contains(&verb),
         // The registry refuses these without a name.
         None => row.custom.is_some() || !matches!(verb, Verb::Update | Verb::Patch),
