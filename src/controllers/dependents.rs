@@ -1,6 +1,6 @@
 //! Garbage collection: deletes objects whose owners are gone, and carries out foreground and
 //! orphaning deletions of owners. This module does not know the queue; `index` knows the dependents, and
-//! `displaced` reports those whose owners are in another namespace.
+//! `displaced` reports those whose owners cannot own them because of a namespace.
 
 pub(crate) mod displaced;
 mod index;
@@ -15,7 +15,7 @@ use polyplane_apimachinery::{Str, Value};
 use polyplane_batteries::polyplane::controllers::Controller;
 use polyplane_plane::{Flags, Key, ObjectRef, Prefix, Snapshot, Start, YieldBudget};
 use polyplane_registry::services::Removal;
-use polyplane_registry::{Kinds, Scope, Tenant, Verb};
+use polyplane_registry::{Kinds, Resource, Scope, Tenant, Verb};
 use std::collections::BTreeSet;
 
 const ACTOR: Controller = Controller::GarbageCollector;
@@ -225,20 +225,29 @@ fn is_waiting(object: &ObjectRef) -> bool {
 enum OwnerState {
     /// The owner exists and stays.
     Solid,
-    /// The kind of the owner is unknown, or cannot own the object. As upstream, nothing is done to a dependent of such
-    /// an owner.
+    /// The kind of the owner is unknown. As upstream, nothing is done to a dependent of such an owner.
     Unknown,
+    /// The kind of the owner has a namespace, and the object has none. As upstream, nothing is done to the object, but
+    /// an event says so if there is such an owner.
+    Misplaced,
     /// The owner is being deleted and waits for its dependents.
     Waiting,
     /// The owner does not exist.
     Absent,
 }
 
+/// Returns the kind of an owner; `None` if it is not known.
+fn owner_kind<'k>(kinds: &'k Kinds, owner: &Owner) -> Option<&'k Resource> {
+    let mut rows = kinds.resources();
+    let found = rows.find(|row| {
+        row.group.as_str() == owner.group() && row.kind == owner.kind && !row.is_virtual()
+    });
+    found.map(|row| &**row)
+}
+
 /// Returns the key that an owner has; `None` if its kind is not known or cannot own the object.
 fn owner_key(kinds: &Kinds, dependent: &Key, owner: &Owner) -> Option<Key> {
-    let row = kinds.resources().find(|row| {
-        row.group.as_str() == owner.group() && row.kind == owner.kind && !row.is_virtual()
-    })?;
+    let row = owner_kind(kinds, owner)?;
     let namespace = match row.scope {
         Scope::Cluster => None,
         Scope::Namespaced => Some(dependent.namespace()?),
@@ -253,7 +262,10 @@ fn owner_key(kinds: &Kinds, dependent: &Key, owner: &Owner) -> Option<Key> {
 
 fn owner_state(kinds: &Kinds, cut: &Snapshot, dependent: &Key, owner: &Owner) -> OwnerState {
     let Some(key) = owner_key(kinds, dependent, owner) else {
-        return OwnerState::Unknown;
+        return match owner_kind(kinds, owner) {
+            Some(_) => OwnerState::Misplaced,
+            None => OwnerState::Unknown,
+        };
     };
     let Some(object) = cut.get(&key) else {
         return OwnerState::Absent;
@@ -298,13 +310,15 @@ pub(crate) async fn dependent(
         .iter()
         .map(|owner| owner_state(&kinds, &cut, key, owner))
         .collect();
-    if states.contains(&OwnerState::Unknown) {
-        return Ok(Progress::Done);
-    }
-    let events = match states.contains(&OwnerState::Absent) {
+    let has_one_in = |state: OwnerState| states.contains(&state);
+    let events = match has_one_in(OwnerState::Absent) || has_one_in(OwnerState::Misplaced) {
         true => displaced::events(&kinds, &cut, &object),
         false => Vec::new(),
     };
+    if has_one_in(OwnerState::Unknown) || has_one_in(OwnerState::Misplaced) {
+        displaced::write(client, tenant, &events).await;
+        return Ok(Progress::Done);
+    }
     let object = metadata(&object)?;
     if owners.is_empty() || states.contains(&OwnerState::Solid) {
         let lost = owners.iter().zip(&states);

@@ -1,31 +1,39 @@
-//! Owners that are in another namespace than an object which names them, and so do not keep it: an event of the object
-//! says so. Events are hints, so one that cannot be written is left out.
+//! Owners that are in another namespace than an object which names them, and so do not keep it, or in a namespace while
+//! the object has none: an event of the object says so. Events are hints, so one that cannot be written is left out.
 
-use super::{ACTOR, Owner, owner_key, owners_in};
+use super::{ACTOR, Owner, owner_kind, owners_in};
 use crate::client::{OwnClient, OwnRequest, PlaneLimits};
 use polyplane_apimachinery::json::scan;
 use polyplane_apimachinery::time::Timestamp;
-use polyplane_apimachinery::{Str, Value, json, names};
+use polyplane_apimachinery::{Str, Value, json};
 use polyplane_plane::{Key, ObjectRef, Prefix, Snapshot, Start};
 use polyplane_registry::kinds::table::api_version;
-use polyplane_registry::{Kinds, Tenant, Verb};
-use std::time::{SystemTime, UNIX_EPOCH};
+use polyplane_registry::{Kinds, Scope, Tenant, Verb};
+use std::time::SystemTime;
 
 const REASON: &str = "OwnerRefInvalidNamespace";
 /// The name by which the garbage collector reports.
 const REPORTER: &str = "garbage-collector-controller";
+/// The namespace of events about objects without one.
+const NAMESPACE: &str = "default";
 /// Owners of an object that are looked for, and namespaces in which they are. With more, the end of an owner with very
 /// many dependents would take long in a plane with very many namespaces.
 const OWNERS_MAX: usize = 8;
 const NAMESPACES_MAX: usize = 512;
 
-/// Returns the events of an object about those of its owners that are in other namespaces.
+/// Returns the events of an object about those of its owners that are in other namespaces, and of which no event is
+/// left: an object without a namespace keeps such owners, and is looked at after each write.
 pub(crate) fn events(kinds: &Kinds, cut: &Snapshot, dependent: &ObjectRef) -> Vec<Value> {
     let owners = owners_in(&dependent.body());
     let owners = owners.iter().take(OWNERS_MAX);
     let displaced = owners.filter(|owner| is_displaced(kinds, cut, dependent.key(), owner));
     displaced
         .filter_map(|owner| event(kinds, dependent, owner))
+        .filter(|event| {
+            let [namespace, name] = ["namespace", "name"].map(|f| event.str_at(&["metadata", f]));
+            let key = Key::new("", "events", Some(namespace), name);
+            cut.get(&key).is_none()
+        })
         .collect()
 }
 
@@ -50,14 +58,13 @@ pub(crate) async fn write(client: &OwnClient, tenant: &Tenant, events: &[Value])
 
 /// Returns whether an owner exists in another namespace.
 fn is_displaced(kinds: &Kinds, cut: &Snapshot, dependent: &Key, owner: &Owner) -> bool {
-    let Some(here) = owner_key(kinds, dependent, owner) else {
+    let row = owner_kind(kinds, owner).filter(|row| row.scope == Scope::Namespaced);
+    let Some(row) = row else {
         return false;
     };
-    let Some(own_namespace) = here.namespace() else {
-        return false;
-    };
+    let (group, resource) = (&row.storage.group, &row.storage.resource);
     let is_owner = |namespace: &str| {
-        let key = Key::new(here.group(), here.resource(), Some(namespace), here.name());
+        let key = Key::new(group, resource, Some(namespace), &owner.name);
         cut.get(&key).is_some_and(|object| {
             let body = object.body();
             let uid = scan::string_at(&body, &["metadata", "uid"]).unwrap_or_default();
@@ -68,33 +75,32 @@ fn is_displaced(kinds: &Kinds, cut: &Snapshot, dependent: &Key, owner: &Owner) -
     let mut namespaces = cut.range(&namespaces, Start::First).take(NAMESPACES_MAX);
     namespaces.any(|namespace| {
         let name = namespace.key().name();
-        name != own_namespace && is_owner(name)
+        dependent.namespace() != Some(name) && is_owner(name)
     })
 }
 
 /// Returns the event; `None` if the kind of the dependent is not served any more.
 fn event(kinds: &Kinds, dependent: &ObjectRef, owner: &Owner) -> Option<Value> {
     let key = dependent.key();
-    let (row, namespace) = (kinds.stored(key.group(), key.resource())?, key.namespace()?);
+    let row = kinds.stored(key.group(), key.resource())?;
     let body = dependent.body();
     let uid = Str::from(scan::string_at(&body, &["metadata", "uid"]).unwrap_or_default());
+    let namespace = key.namespace().unwrap_or("");
     let message = format!(
         "ownerRef [{}/{}, namespace: {namespace}, name: {}, uid: {}] does not exist in namespace \"{namespace}\"",
         owner.api_version, owner.kind, owner.name, owner.uid
     );
-    let now = SystemTime::now();
-    let time = Timestamp::from(now).to_rfc3339();
-    let nanos = now.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let nanos = nanos.as_nanos();
-    let mut name = format!("{}.{nanos:x}", key.name());
-    // Names of some kinds are none of events.
-    if !names::dns1123_subdomain(&name).is_empty() {
-        name = format!("{uid}.{nanos:x}");
+    let time = Timestamp::from(SystemTime::now()).to_rfc3339();
+    // The same each time, so that there is one event for each owner.
+    let name = format!("{uid}.{}", owner.uid);
+    let mut about = json!({"kind": (row.kind.clone()), "name": (key.name()), "uid": uid,
+        "apiVersion": (api_version(&row.group, &row.version))});
+    if let Some(namespace) = key.namespace() {
+        about.set(&["namespace"], namespace);
     }
     Some(json!({
-        "metadata": {"name": name, "namespace": namespace},
-        "involvedObject": {"kind": (row.kind.clone()), "namespace": namespace, "name": (key.name()), "uid": uid,
-            "apiVersion": (api_version(&row.group, &row.version))},
+        "metadata": {"name": name, "namespace": (key.namespace().unwrap_or(NAMESPACE))},
+        "involvedObject": about,
         "reason": REASON,
         "message": message,
         "source": {"component": REPORTER},

@@ -1,6 +1,6 @@
-//! The events of objects whose owners are in another namespace.
+//! The events of objects whose owners are in another namespace, and the ends of owners.
 
-use super::Site;
+use super::{Site, rbac};
 use crate::dependents::{self, DependentWork, Dependents, displaced};
 use polyplane_apimachinery::{Str, Value, json};
 use polyplane_plane::{Flags, Key, Prefix, Start};
@@ -51,6 +51,43 @@ async fn an_object_whose_owner_is_in_another_namespace_gets_an_event() {
     ] {
         assert_eq!(event.str_at(path), text, "{path:?}");
     }
+}
+
+#[tokio::test]
+async fn an_object_without_a_namespace_whose_owner_has_one_stays_and_gets_one_event() {
+    let site = Site::open().await;
+    let owner_key = Key::new("", "configmaps", Some("default"), "owner");
+    site.create(&owner_key, json!({})).await;
+    let uid = Str::from(site.tree(&owner_key).str_at(&["metadata", "uid"]));
+    let owners = vec![
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": (uid.clone())}),
+    ];
+    let role = rbac("clusterroles", None, "owned");
+    let body = json!({"metadata": {"ownerReferences": owners}, "rules": []});
+    site.create(&role, body).await;
+    let known = Dependents::default();
+    for _ in 0..2 {
+        let object = site.object(&role).expect("it stays");
+        let work = known.written(&site.tenant, &object, Removal::Pending);
+        assert_eq!(work, [DependentWork::Dependent(role.clone())]);
+        let done = dependents::dependent(&site.client, &site.tenant, &known, &role).await;
+        assert!(done.is_ok());
+    }
+    let kept = site.tree(&role);
+    assert_eq!(kept.items_at(&["metadata", "ownerReferences"]).len(), 1);
+
+    let cut = site.tenant.plane.snapshot();
+    let prefix = Prefix::namespaced("", "events", "default");
+    let mut written = cut.range(&prefix, Start::First);
+    let event = site.tree(written.next().expect("there is one").key());
+    assert!(written.next().is_none());
+    let message = format!(
+        "ownerRef [v1/ConfigMap, namespace: , name: owner, uid: {uid}] does not exist in namespace \"\""
+    );
+    assert_eq!(event.str_at(&["message"]), message);
+    let about = &event["involvedObject"];
+    assert_eq!(about.str_at(&["kind"]), "ClusterRole");
+    assert!(about.get("namespace").is_none());
 }
 
 #[tokio::test]
