@@ -52,6 +52,8 @@ const IMMUTABLE: Duration = Duration::from_secs(365 * 86_400);
 /// The names of the documents that describe paths of no group.
 const ROOTS: [&str; 3] = ["api", "apis", "version"];
 const JSON: &str = "application/json";
+/// The type of the index, although it is JSON: upstream's aggregator gives it none, so that Go derives this one.
+const INDEX: &str = "text/plain; charset=utf-8";
 /// The media type of version 2 as protobuf, and the older one by which clients request it.
 const PROTOBUF_2: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
 const PROTOBUF_2_ASKED: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
@@ -281,7 +283,7 @@ pub(crate) fn index(served: Served<'_>, documents: &OpenApiDocuments) -> Arc<Doc
             paths.insert(name, json!({"serverRelativeURL": (url)}));
         }
         let index = json!({"paths": (Value::Object(paths))});
-        Document::new(JSON, &json::to_vec(&index))
+        Document::new(INDEX, &json::to_vec(&index))
     })
 }
 
