@@ -106,6 +106,12 @@ fn depth_and_size_are_bounded() {
         .expect_err("too deep")
         .to_string();
     assert_eq!(error, "invalid character '[' exceeded max depth");
+    // README says so.
+    let nested = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
+    for (levels, is_taken) in [(512, true), (513, false)] {
+        let parsed = parse(nested(levels).as_bytes(), &Limits::default());
+        assert_eq!(parsed.is_ok(), is_taken, "{levels}");
+    }
     let limits = Limits {
         bytes_max: 10,
         ..Limits::default()
