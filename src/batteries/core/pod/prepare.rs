@@ -11,7 +11,7 @@ use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::Path;
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Value, json};
-use polyplane_registry::strategy::Warnings;
+use polyplane_registry::request::warnings::Warnings;
 use std::collections::BTreeMap;
 
 /// Adds the condition that a pod with scheduling gates must not be scheduled yet.
