@@ -12,6 +12,16 @@ fn events(site: &Site, key: &Key) -> Vec<Value> {
     displaced::events(&site.tenant.kinds(), &cut, &object)
 }
 
+/// Returns the event in `default`, of which there is one.
+fn only_event(site: &Site) -> Value {
+    let cut = site.tenant.plane.snapshot();
+    let prefix = Prefix::namespaced("", "events", "default");
+    let mut written = cut.range(&prefix, Start::First);
+    let event = site.tree(written.next().expect("there is one").key());
+    assert!(written.next().is_none());
+    event
+}
+
 #[tokio::test]
 async fn an_object_whose_owner_is_in_another_namespace_gets_an_event() {
     let site = Site::open().await;
@@ -31,11 +41,7 @@ async fn an_object_whose_owner_is_in_another_namespace_gets_an_event() {
     let events = events(&site, &key("displaced"));
     displaced::write(&site.client, &site.tenant, &events).await;
 
-    let cut = site.tenant.plane.snapshot();
-    let prefix = Prefix::namespaced("", "events", "default");
-    let mut written = cut.range(&prefix, Start::First);
-    let event = site.tree(written.next().expect("there is one").key());
-    assert!(written.next().is_none());
+    let event = only_event(&site);
     let message = format!(
         "ownerRef [v1/ConfigMap, namespace: default, name: owner, uid: {uid}] does not exist in namespace \"default\""
     );
@@ -76,11 +82,7 @@ async fn an_object_without_a_namespace_whose_owner_has_one_stays_and_gets_one_ev
     let kept = site.tree(&role);
     assert_eq!(kept.items_at(&["metadata", "ownerReferences"]).len(), 1);
 
-    let cut = site.tenant.plane.snapshot();
-    let prefix = Prefix::namespaced("", "events", "default");
-    let mut written = cut.range(&prefix, Start::First);
-    let event = site.tree(written.next().expect("there is one").key());
-    assert!(written.next().is_none());
+    let event = only_event(&site);
     let message = format!(
         "ownerRef [v1/ConfigMap, namespace: , name: owner, uid: {uid}] does not exist in namespace \"\""
     );
