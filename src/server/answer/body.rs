@@ -35,6 +35,7 @@ const CHUNK_BYTES: usize = 64 * 1024;
 pub(crate) const PASS_BYTES: usize = 16 * 1024;
 /// Length in bytes below which a complete answer needs no watchdog beside its connection's.
 const GUARDED_BYTES: u64 = 512 * 1024;
+
 pub(crate) type SliceStream = Pin<Box<dyn Stream<Item = Result<Bytes, StreamEnd>> + Send>>;
 
 /// The reason why a body ended early. The client sees a broken stream.

@@ -186,6 +186,12 @@ pub(super) async fn ask_for(
         .expect("an answer in time")
 }
 
+/// Reads the body of an answer, which must arrive whole.
+async fn body_of(answer: Response<PeerStream>) -> Bytes {
+    let body = answer.into_body().collect().await.expect("whole");
+    body.to_bytes()
+}
+
 pub(super) async fn until(what: impl Fn() -> bool) {
     let waiting = async {
         while !what() {
@@ -215,12 +221,7 @@ async fn planes_pay_for_a_connection_to_another_replica_by_what_it_moves_for_the
     let planes: [Arc<PlaneMeter>; 2] = std::array::from_fn(|_| Arc::default());
     for (plane, path) in planes.iter().zip(["/0", "/200000"]) {
         let answer = ask_for(&pair.asking, plane, path).await;
-        answer
-            .expect("an answer")
-            .into_body()
-            .collect()
-            .await
-            .expect("whole");
+        body_of(answer.expect("an answer")).await;
     }
     let all = work_of(&pair.asking);
     let [small, large] = planes.each_ref().map(|plane| plane.usage().cpu_nanos);
@@ -229,12 +230,7 @@ async fn planes_pay_for_a_connection_to_another_replica_by_what_it_moves_for_the
     assert!(small + large + 2 >= all, "{small} and {large} of {all}");
     // What replicas tell each other is no plane's.
     let answer = ask(&pair.asking, "/200000", vec![]).await;
-    answer
-        .expect("an answer")
-        .into_body()
-        .collect()
-        .await
-        .expect("whole");
+    body_of(answer.expect("an answer")).await;
     work_of(&pair.asking);
     let later = planes.each_ref().map(|plane| plane.usage().cpu_nanos);
     assert_eq!(later, [small, large]);
@@ -303,8 +299,7 @@ async fn an_answer_that_is_not_read_holds_up_only_itself() {
         let answer = ask(&pair.asking, "/300000", vec![])
             .await
             .expect("an answer");
-        let body = answer.into_body().collect().await.expect("whole");
-        assert_eq!(body.to_bytes().len(), 300_000);
+        assert_eq!(body_of(answer).await.len(), 300_000);
     }
     let given = pair.host.given.load(Ordering::SeqCst);
     assert!(
@@ -373,8 +368,7 @@ async fn a_request_that_meets_a_closing_channel_may_be_sent_elsewhere() {
         for one in asking {
             match one.await.expect("no panic") {
                 Ok(answer) => {
-                    let body = answer.into_body().collect().await.expect("whole");
-                    assert_eq!(body.to_bytes().len(), 5000);
+                    assert_eq!(body_of(answer).await.len(), 5000);
                 }
                 Err(why) => assert_eq!(why, NoAnswer::Refused),
             }
