@@ -329,15 +329,16 @@ pub(crate) async fn dependent(
         return Ok(Progress::Done);
     }
     let uid = object.str_at(&["metadata", "uid"]);
-    let dependents = known.index.of(&tenant.plane, uid);
-    let may_close_circle = || {
-        let mut dependents = dependents.iter();
-        dependents.any(|dependent| is_waiting_for(&cut, dependent, uid))
+    // Only an owner that waits makes them matter.
+    let dependents = match has_one_in(OwnerState::Waiting) {
+        true => known.index.of(&tenant.plane, uid),
+        false => Vec::new(),
     };
-    let policy = if states.contains(&OwnerState::Waiting) && !dependents.is_empty() {
+    let policy = if !dependents.is_empty() {
         // Such an owner waits also for what depends on this object. If some of that waits in turn, the owners of this
         // object no longer wait for it, as upstream.
-        if may_close_circle() {
+        let mut all = dependents.iter();
+        if all.any(|dependent| is_waiting_for(&cut, dependent, uid)) {
             unblock_owners(client, tenant, key, &object).await?;
         }
         "Foreground"
@@ -483,7 +484,7 @@ fn is_waiting_for(cut: &Snapshot, dependent: &Key, uid: &str) -> bool {
 }
 
 /// Returns the owners that wait for an object, those that wait for them, and so on. A dependent of the object that is
-/// among them waits for the object itself: none of the two would ever go. This happens if all of a circle are deleted at
+/// among them waits for the object itself: neither would ever go. This happens if all of a circle are deleted at
 /// once, when none is left that could still let its owners go.
 fn waiting_owners(tenant: &Tenant, cut: &Snapshot, key: &Key) -> BTreeSet<Key> {
     let kinds = tenant.kinds();
