@@ -24,6 +24,15 @@ const SCHEMA_WORK: u64 = 400;
 /// What is said of a schema about whose defaults there is too much to say.
 const TOO_MANY_ERRORS: &str = "there are too many complaints about the defaults of this schema, so not all of them were checked: correct these and try again";
 
+/// Whether defaults may have members that their schema does not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnknownMembers {
+    /// They are refused.
+    Refused,
+    /// They are kept, because the stored definition has some.
+    Kept,
+}
+
 /// Returns the complaints about all defaults of a structural schema. `schemas` are those of built-in
 /// types, of which metadata is one; `budget` is that of the definition.
 ///
@@ -33,10 +42,12 @@ pub fn validate(
     schemas: &Schemas,
     schema: &Value,
     path: &Path<'_>,
+    unknown: UnknownMembers,
     budget: &WorkBudget,
 ) -> Complaints {
     let mut walk = Walk {
         schemas,
+        unknown,
         metadata: metadata_of(schemas),
         left: Limits::default().object,
         budget,
@@ -61,6 +72,12 @@ pub fn validate(
         walk.errors.push_front(error);
     }
     walk.errors
+}
+
+/// Returns whether a default in a schema has members that its schema does not have. Upstream's first releases stored
+/// such defaults.
+pub fn have_unknown_members(schema: &Value) -> bool {
+    Structural::parse(schema).is_ok_and(|mut structural| structural.prune_defaults())
 }
 
 /// Brings the metadata of objects in the defaults of a schema into canonical form: upstream stores a
@@ -147,6 +164,7 @@ struct Stopped;
 
 struct Walk<'v> {
     schemas: &'v Schemas,
+    unknown: UnknownMembers,
     metadata: DefId,
     /// Cost that the rules of all further defaults may have.
     left: u64,
@@ -297,12 +315,14 @@ impl<'v> Walk<'v> {
         let Ok(structural) = Structural::parse(schema) else {
             return true;
         };
-        let mut pruned = default.clone();
-        prune(structural.root(), &mut pruned, Root::Value, Report::Nothing);
-        let is_pruned = pruned == *default;
+        let is_known = self.unknown == UnknownMembers::Kept || {
+            let mut pruned = default.clone();
+            prune(structural.root(), &mut pruned, Root::Value, Report::Nothing);
+            pruned == *default
+        };
         let custom = Custom::new(&structural, self.schemas, self.metadata);
         let coerced = custom.coerce(default, path);
-        if !is_pruned {
+        if !is_known {
             let text = "must not have unknown fields";
             self.add(FieldError::invalid(path, default.clone(), text));
         }

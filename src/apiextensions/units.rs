@@ -148,7 +148,8 @@ impl Compiled {
             });
             Structural::parse(&schema).expect("a constant schema is structural")
         };
-        let structural = Structural::parse(&tree).unwrap_or_else(|_| open());
+        let mut structural = Structural::parse(&tree).unwrap_or_else(|_| open());
+        structural.prune_defaults();
         let schema = Schema::compile(&tree).unwrap_or_else(|error| {
             broken = Some(error.to_string());
             Schema::default()
@@ -188,6 +189,17 @@ pub(crate) fn open_schema() -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use polyplane_apimachinery::shape::Shape;
+
+    #[test]
+    fn defaults_are_served_without_members_that_the_schema_does_not_have() {
+        let inner = "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\"}},\"default\":{\"a\":\"x\",\"b\":1}}";
+        let source = format!("{{\"type\":\"object\",\"properties\":{{\"spec\":{inner}}}}}");
+        let compiled = Compiled::of(source.as_bytes());
+        let spec = compiled.structural.root().child("spec");
+        let default = spec.and_then(Shape::default).cloned();
+        assert_eq!(default, Some(json!({"a": "x"})));
+    }
 
     #[test]
     fn a_schema_that_cannot_be_compiled_lets_nothing_be_written() {

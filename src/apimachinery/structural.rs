@@ -12,6 +12,7 @@ mod decode;
 mod metadata;
 mod object_shape;
 mod parse;
+mod pruned_defaults;
 
 #[cfg(test)]
 mod tests;

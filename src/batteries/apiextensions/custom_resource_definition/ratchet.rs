@@ -3,9 +3,10 @@
 
 use super::is_established;
 use super::schema::{different_keys, has_bad_keys, has_inner_lists};
-use super::spec::{bundle_complaint, has_schema_with, knows_review_version};
+use super::spec::{bundle_complaint, has_defaults, has_schema_with, knows_review_version};
 use super::structural_schema::{self, kind};
 use crate::shared::validation::members::present;
+use polyplane_apiextensions::defaults;
 use polyplane_apimachinery::field_error::Path;
 use polyplane_apimachinery::{Str, Value};
 use std::cell::Cell;
@@ -31,6 +32,8 @@ pub enum Rule {
     AtomicSets,
     /// The items of sets and maps, and the keys of maps, cannot be absent.
     Keys,
+    /// Defaults have no members that their schemas do not have.
+    PrunedDefaults,
 }
 
 /// The rules that do not apply to a definition because it is written over another one. The default
@@ -69,6 +72,9 @@ impl Ratchet {
                 && (structural_schema::unsupported(schema).is_some()
                     || !structural_schema::validate(schema, &Path::NIL).is_empty())
         };
+        let is_unpruned = |schema: &Value| {
+            has_defaults(schema) && defaults::have_unknown_members(schema) && !is_loose(schema)
+        };
         let reviews = webhook.items_at(&["conversionReviewVersions"]);
         let broken = [
             (
@@ -80,33 +86,9 @@ impl Ratchet {
             (Rule::Structure, schemas().any(is_loose)),
             (Rule::AtomicSets, any(&has_inner_lists)),
             (Rule::Keys, any(&has_bad_keys)),
+            (Rule::PrunedDefaults, schemas().any(is_unpruned)),
         ];
-        let mut of_old: HashMap<&str, &Value> = HashMap::with_capacity(versions.len());
-        for old in versions {
-            of_old.entry(old.str_at(&["name"])).or_insert(old);
-        }
-        let same = versions
-            .windows(2)
-            .all(|pair| pair[0]["schema"] == pair[1]["schema"]);
-        // A schema of all versions is also that of a version that is new.
-        let common = versions.first().filter(|_| same);
-        let (mut unchanged, mut crowded) = (BTreeSet::new(), BTreeSet::new());
-        for version in spec.items_at(&["versions"]) {
-            let name = version.str_at(&["name"]);
-            let like = common.or_else(|| of_old.get(name).copied());
-            if like.is_some_and(|old| version["schema"] == old["schema"]) {
-                unchanged.insert(name.into());
-            }
-            let Some(old) = of_old.get(name) else {
-                continue;
-            };
-            let fields = old.items_at(&["selectableFields"]);
-            if fields.len() > SELECTABLE_FIELDS_MAX
-                && version["selectableFields"] == old["selectableFields"]
-            {
-                crowded.insert(name.into());
-            }
-        }
+        let (unchanged, crowded) = kept(spec.items_at(&["versions"]), versions);
         Self {
             broken: broken
                 .into_iter()
@@ -155,4 +137,36 @@ fn most_keys(schema: &Value) -> usize {
         false
     });
     most.get()
+}
+
+/// Returns the versions whose schemas are as they were, and those with the same selectable fields as before, if those
+/// are too many.
+fn kept(versions: &[Value], old_versions: &[Value]) -> (BTreeSet<Str>, BTreeSet<Str>) {
+    let mut of_old: HashMap<&str, &Value> = HashMap::with_capacity(old_versions.len());
+    for old in old_versions {
+        of_old.entry(old.str_at(&["name"])).or_insert(old);
+    }
+    let same = old_versions
+        .windows(2)
+        .all(|pair| pair[0]["schema"] == pair[1]["schema"]);
+    // A schema of all versions is also that of a version that is new.
+    let common = old_versions.first().filter(|_| same);
+    let (mut unchanged, mut crowded) = (BTreeSet::new(), BTreeSet::new());
+    for version in versions {
+        let name = version.str_at(&["name"]);
+        let like = common.or_else(|| of_old.get(name).copied());
+        if like.is_some_and(|old| version["schema"] == old["schema"]) {
+            unchanged.insert(name.into());
+        }
+        let Some(old) = of_old.get(name) else {
+            continue;
+        };
+        let fields = old.items_at(&["selectableFields"]);
+        if fields.len() > SELECTABLE_FIELDS_MAX
+            && version["selectableFields"] == old["selectableFields"]
+        {
+            crowded.insert(name.into());
+        }
+    }
+    (unchanged, crowded)
 }

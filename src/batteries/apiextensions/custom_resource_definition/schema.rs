@@ -6,8 +6,9 @@ use super::structural_schema::{
     self, JUNCTORS, Level, is_set, kind, members, needs_type, unsupported,
 };
 use crate::shared::validation::members::{present, texts};
+use polyplane_apiextensions::defaults::{self, UnknownMembers};
+use polyplane_apiextensions::rules;
 pub use polyplane_apiextensions::rules::definition::Charge;
-use polyplane_apiextensions::{defaults, rules};
 use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::schema::Schemas;
@@ -50,7 +51,11 @@ pub fn validate(schema: &Value, checks: Checks<'_>, path: &Path<'_>) -> Complain
     if checks.structure && unsupported.is_none() {
         errors = structural_schema::validate(schema, path);
         if errors.is_empty() {
-            errors = defaults::validate(checks.schemas, schema, path, checks.budget);
+            let unknown = match checks.ratchet.demands(Rule::PrunedDefaults) {
+                true => UnknownMembers::Refused,
+                false => UnknownMembers::Kept,
+            };
+            errors = defaults::validate(checks.schemas, schema, path, unknown, checks.budget);
         }
     }
     let is_structural = checks.structure && unsupported.is_none() && errors.is_empty();

@@ -6,7 +6,7 @@ use super::schema::{self, Charge, Checks};
 use super::structural_schema;
 use crate::kind_tables::schemas;
 use flate2::read::GzDecoder;
-use polyplane_apiextensions::defaults;
+use polyplane_apiextensions::defaults::{self, UnknownMembers};
 use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::complaints::{BYTES_MAX, COUNT_MAX, PATH_BYTES_MAX};
 use polyplane_apimachinery::field_error::{FieldError, Path};
@@ -32,7 +32,8 @@ fn cases() -> Vec<Value> {
 /// Returns the complaints about the defaults of a schema.
 fn defaults_of(schema: &Value) -> Complaints {
     let budget = WorkBudget::for_definition();
-    defaults::validate(&schemas(), schema, &Path::NIL, &budget)
+    let refused = UnknownMembers::Refused;
+    defaults::validate(&schemas(), schema, &Path::NIL, refused, &budget)
 }
 
 fn ours(errors: &[FieldError]) -> Vec<String> {
@@ -196,6 +197,60 @@ fn a_list_has_few_keys() {
     assert_eq!(checked_over(18, &ratchet).len(), 1, "it may have no more");
     let ratchet = Ratchet::of_update(&stored(17), &stored(16));
     assert_eq!(checked_over(17, &ratchet), [wanted]);
+}
+
+/// Upstream's first releases stored them. They are served as if they were not there.
+#[test]
+fn unknown_members_of_defaults_are_refused_unless_the_stored_definition_has_some() {
+    let tree = |default: Value| {
+        let known = json!({"type": "object", "properties": {"a": {"type": "string"}}});
+        let values = json!({"type": "object", "additionalProperties": (known.clone())});
+        let mut holder = known;
+        holder.set(&["default"], default);
+        json!({"type": "object", "properties": {"spec": holder, "values": values}})
+    };
+    let version =
+        |schema: &Value| json!({"name": "v1", "schema": {"openAPIV3Schema": (schema.clone())}});
+    let stored = |schema: &Value| json!({"spec": {"versions": [(version(schema))]}});
+    let checked_over = |old: &Value, new: &Value| {
+        let checks = Checks {
+            schemas: &schemas(),
+            ratchet: &Ratchet::of_update(&stored(new), &stored(old)),
+            structure: true,
+            charge: Charge::Schema,
+            budget: &WorkBudget::for_definition(),
+        };
+        ours(&schema::validate(new, checks, &Path::NIL))
+    };
+    let (known, unknown) = (
+        tree(json!({"a": "x"})),
+        tree(json!({"a": "x", "colour": "red"})),
+    );
+    let refused = checked_over(&known, &unknown);
+    let [complaint] = refused.as_slice() else {
+        panic!("one complaint: {refused:?}");
+    };
+    assert!(complaint.starts_with("properties[spec].default: Invalid value: "));
+    assert!(complaint.ends_with("must not have unknown fields"));
+    assert!(checked_over(&unknown, &unknown).is_empty());
+    // Also one that no check of defaults reaches.
+    let mut hidden = known.clone();
+    let place = [
+        "properties",
+        "values",
+        "additionalProperties",
+        "default",
+        "colour",
+    ];
+    hidden.set(&place, "red");
+    assert!(checked_over(&hidden, &unknown).is_empty());
+    let mut loose = unknown.clone();
+    loose.set(&["properties", "other"], Value::object());
+    assert_eq!(
+        checked_over(&loose, &unknown),
+        refused,
+        "it is not structural"
+    );
 }
 
 /// Upstream checks defaults by a form of the schema in which such values have no type.

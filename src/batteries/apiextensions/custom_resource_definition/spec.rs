@@ -348,7 +348,7 @@ fn validate_schema(
 }
 
 /// Returns true if the schema or one inside it has a default.
-fn has_defaults(schema: &Value) -> bool {
+pub fn has_defaults(schema: &Value) -> bool {
     has_schema_with(schema, &|part| present(&part["default"]))
 }
 
