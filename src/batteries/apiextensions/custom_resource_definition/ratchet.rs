@@ -3,7 +3,9 @@
 
 use super::is_established;
 use super::schema::{different_keys, has_bad_keys, has_inner_lists};
-use super::spec::{bundle_complaint, has_defaults, has_schema_with, knows_review_version};
+use super::spec::{
+    bundle_complaint, has_defaults, has_schema_with, have_same, knows_review_version,
+};
 use super::structural_schema::{self, kind};
 use crate::shared::validation::members::present;
 use polyplane_apiextensions::defaults;
@@ -43,7 +45,7 @@ pub struct Ratchet {
     broken: BTreeSet<Rule>,
     /// Versions whose schemas are as they were.
     unchanged: BTreeSet<Str>,
-    /// Versions that have the same selectable fields as before, and too many of them.
+    /// Versions that may have too many selectable fields, see [`crowded`].
     crowded: BTreeSet<Str>,
     /// The most different keys that a list has in it.
     list_keys: usize,
@@ -88,15 +90,15 @@ impl Ratchet {
             (Rule::Keys, any(&has_bad_keys)),
             (Rule::PrunedDefaults, schemas().any(is_unpruned)),
         ];
-        let (unchanged, crowded) = kept(spec.items_at(&["versions"]), versions);
+        let new_versions = spec.items_at(&["versions"]);
         Self {
             broken: broken
                 .into_iter()
                 .filter(|(_, broken)| *broken)
                 .map(|(rule, _)| rule)
                 .collect(),
-            unchanged,
-            crowded,
+            unchanged: unchanged(new_versions, versions),
+            crowded: crowded(new_versions, versions),
             list_keys: schemas().map(most_keys).max().unwrap_or(0),
             checks_bundle: is_established(old) && bundle_complaint(before).is_none(),
         }
@@ -123,7 +125,8 @@ impl Ratchet {
         self.checks_bundle
     }
 
-    /// Returns whether a version may have too many selectable fields.
+    /// Returns whether a version may have too many selectable fields. An empty name stands for the fields that all
+    /// versions share.
     pub fn is_crowded(&self, version: &str) -> bool {
         self.crowded.contains(version)
     }
@@ -139,34 +142,50 @@ fn most_keys(schema: &Value) -> usize {
     most.get()
 }
 
-/// Returns the versions whose schemas are as they were, and those with the same selectable fields as before, if those
-/// are too many.
-fn kept(versions: &[Value], old_versions: &[Value]) -> (BTreeSet<Str>, BTreeSet<Str>) {
-    let mut of_old: HashMap<&str, &Value> = HashMap::with_capacity(old_versions.len());
-    for old in old_versions {
-        of_old.entry(old.str_at(&["name"])).or_insert(old);
-    }
-    let same = old_versions
-        .windows(2)
-        .all(|pair| pair[0]["schema"] == pair[1]["schema"]);
+/// Returns the versions whose schemas are as they were.
+fn unchanged(versions: &[Value], old_versions: &[Value]) -> BTreeSet<Str> {
+    let of_old = by_name(old_versions);
     // A schema of all versions is also that of a version that is new.
-    let common = old_versions.first().filter(|_| same);
-    let (mut unchanged, mut crowded) = (BTreeSet::new(), BTreeSet::new());
-    for version in versions {
-        let name = version.str_at(&["name"]);
-        let like = common.or_else(|| of_old.get(name).copied());
-        if like.is_some_and(|old| version["schema"] == old["schema"]) {
-            unchanged.insert(name.into());
-        }
-        let Some(old) = of_old.get(name) else {
-            continue;
-        };
-        let fields = old.items_at(&["selectableFields"]);
-        if fields.len() > SELECTABLE_FIELDS_MAX
-            && version["selectableFields"] == old["selectableFields"]
-        {
-            crowded.insert(name.into());
-        }
+    let common = old_versions.first();
+    let common = common.filter(|_| have_same(old_versions, "schema"));
+    let kept = versions.iter().filter(|version| {
+        let like = common.or_else(|| of_old.get(version.str_at(&["name"])).copied());
+        like.is_some_and(|old| version["schema"] == old["schema"])
+    });
+    kept.map(|version| version.str_at(&["name"]).into())
+        .collect()
+}
+
+/// Returns the versions that have the same selectable fields as before, and too many of them. Fields that all versions
+/// share belong to none of them: they have an empty name.
+fn crowded(versions: &[Value], old_versions: &[Value]) -> BTreeSet<Str> {
+    let fields = "selectableFields";
+    let is_kept = |version: &Value, old: &Value| {
+        old.items_at(&[fields]).len() > SELECTABLE_FIELDS_MAX && version[fields] == old[fields]
+    };
+    let is_common = have_same(versions, fields);
+    if is_common != have_same(old_versions, fields) {
+        return BTreeSet::new();
     }
-    (unchanged, crowded)
+    if is_common {
+        let both = versions.first().zip(old_versions.first());
+        let kept = both.filter(|(version, old)| is_kept(version, old));
+        return kept.map(|_| "".into()).into_iter().collect();
+    }
+    let of_old = by_name(old_versions);
+    let kept = versions.iter().filter(|version| {
+        let old = of_old.get(version.str_at(&["name"]));
+        old.is_some_and(|old| is_kept(version, old))
+    });
+    kept.map(|version| version.str_at(&["name"]).into())
+        .collect()
+}
+
+/// Returns the first version with each name.
+fn by_name(versions: &[Value]) -> HashMap<&str, &Value> {
+    let mut named = HashMap::with_capacity(versions.len());
+    for version in versions {
+        named.entry(version.str_at(&["name"])).or_insert(version);
+    }
+    named
 }

@@ -3,6 +3,7 @@
 
 use super::ratchet::Ratchet;
 use super::schema::{self, Charge, Checks};
+use super::spec;
 use super::structural_schema;
 use crate::kind_tables::schemas;
 use flate2::read::GzDecoder;
@@ -329,4 +330,34 @@ fn nested_defaults_are_settled_at_the_cost_of_one() {
     let one = bytes(1);
     assert!(one > 0, "allocations are counted");
     assert!(bytes(LEVELS) < 2 * one, "{one} bytes for one");
+}
+
+/// Upstream keeps fields and schemas that all versions share once for all of them, and wants both in one place.
+#[test]
+fn too_many_selectable_fields_may_stay_where_they_were() {
+    let version = |name: &str, title: &str, fields: usize| {
+        let properties = (0..9).map(|at| (format!("f{at}"), json!({"type": "string"})));
+        let properties: Map = properties.collect();
+        let tree = json!({"type": "object", "title": title, "properties": properties});
+        let fields = (0..fields).map(|at| json!({"jsonPath": (format!(".f{at}"))}));
+        let fields: Vec<Value> = fields.collect();
+        json!({"name": name, "schema": {"openAPIV3Schema": tree}, "selectableFields": fields})
+    };
+    let is_full = |old: Vec<Value>, new: Vec<Value>| {
+        let [old, new] = [old, new].map(|versions| json!({"spec": {"versions": versions}}));
+        let (mut errors, ratchet) = (Complaints::default(), Ratchet::of_update(&new, &old));
+        spec::validate(&schemas(), &mut errors, &new["spec"], &ratchet);
+        let is_meant = |text: &String| text.contains("selectableFields: Too many: 9");
+        ours(&errors).iter().any(is_meant)
+    };
+    let one = |name: &str, fields: usize| vec![version(name, "", fields)];
+    let same = || vec![version("v1", "", 9), version("v2", "", 9)];
+    let different = |second: usize| vec![version("v1", "1", 9), version("v2", "2", second)];
+    assert!(is_full(one("v1", 8), one("v1", 9)));
+    assert!(!is_full(one("v1", 9), one("v1", 9)));
+    assert!(!is_full(one("v1", 9), one("v2", 9)), "of all versions");
+    assert!(!is_full(one("v1", 9), same()), "of all versions");
+    assert!(is_full(one("v1", 9), different(1)), "of one version now");
+    assert!(is_full(different(1), one("v1", 9)), "of all versions now");
+    assert!(!is_full(different(1), different(2)), "of the same version");
 }

@@ -168,7 +168,8 @@ fn validate_common(
             let detail = "may only be set when validations.schema is included";
             errors.push(FieldError::invalid(&place, "", detail));
         } else {
-            validate_selectable(errors, first, rules.ratchet, &place);
+            let is_crowded = rules.ratchet.is_crowded("");
+            validate_selectable(errors, first, is_crowded, &place);
         }
     }
 }
@@ -214,11 +215,7 @@ struct Common {
 
 impl Common {
     fn of(versions: &[Value]) -> Self {
-        let same = |name: &str| {
-            versions
-                .windows(2)
-                .all(|pair| pair[0][name] == pair[1][name])
-        };
+        let same = |name: &str| have_same(versions, name);
         Self {
             schema: same("schema"),
             subresources: same("subresources"),
@@ -226,6 +223,13 @@ impl Common {
             fields: same("selectableFields"),
         }
     }
+}
+
+/// Returns whether a part is the same in every version.
+pub fn have_same(versions: &[Value], name: &str) -> bool {
+    versions
+        .windows(2)
+        .all(|pair| pair[0][name] == pair[1][name])
 }
 
 fn validate_version(
@@ -267,7 +271,8 @@ fn validate_version(
             let detail = "may only be set when `version.schema.openAPIV3Schema` is not included";
             errors.push(FieldError::invalid(&place, "", detail));
         } else {
-            validate_selectable(errors, version, rules.ratchet, &place);
+            let is_crowded = rules.ratchet.is_crowded(name);
+            validate_selectable(errors, version, is_crowded, &place);
         }
     }
 }
