@@ -49,6 +49,9 @@ fn known_offset(name: &str, seconds: i64) -> Option<i32> {
     Some(zone.to_offset(at).seconds())
 }
 
+/// The function that Kubernetes 1.37 has and 1.36 has not.
+const LATEST: &str = "includes";
+
 /// What an expression may use.
 #[derive(Debug, Clone)]
 pub struct Environment {
@@ -59,6 +62,8 @@ pub struct Environment {
     pub(crate) variables: Vec<(Arc<str>, Type)>,
     pub(crate) by_name: BTreeMap<Arc<str>, usize>,
     pub(crate) functions: BTreeMap<Arc<str>, Function>,
+    /// The function that [`Self::admit_latest`] keeps away from new expressions.
+    latest: Option<Function>,
     /// The names of types that an expression may use as values.
     types: BTreeMap<Arc<str>, Type>,
     /// The fields of types with fields.
@@ -85,6 +90,7 @@ impl Environment {
             variables: Vec::new(),
             by_name: BTreeMap::new(),
             functions: BTreeMap::new(),
+            latest: None,
             types: BTreeMap::new(),
             structs: BTreeMap::new(),
             open_structs: Vec::new(),
@@ -121,8 +127,19 @@ impl Environment {
     #[must_use]
     pub fn for_new_expressions() -> Self {
         let mut made = Self::kubernetes();
-        made.functions.remove("includes");
+        made.admit_latest(false);
         made
+    }
+
+    /// Sets whether expressions may use the functions that servers of 1.36 do not know. Expressions that are stored
+    /// already may.
+    pub fn admit_latest(&mut self, admits: bool) {
+        if !admits {
+            let latest = self.functions.remove(LATEST);
+            self.latest = latest.or(self.latest.take());
+        } else if let Some(latest) = self.latest.take() {
+            self.functions.insert(LATEST.into(), latest);
+        }
     }
 
     /// Returns an environment with every library of this crate.

@@ -5,8 +5,9 @@ use super::{Compiler, DEPTH_MAX, SELF_TYPE, cost_of, count_schemas, has_rules, u
 use crate::complaints;
 use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
-use polyplane_apimachinery::{Map, Value, json};
+use polyplane_apimachinery::{Map, Str, Value, json};
 use polyplane_cel::{Type, WorkBudget};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// The greatest estimated cost of one expression.
@@ -31,14 +32,32 @@ pub enum Charge {
     Schema,
 }
 
+/// The expressions of a stored definition. They may use functions that servers of the release before do not know.
+#[derive(Clone, Debug, Default)]
+pub struct StoredExpressions {
+    rules: BTreeSet<Str>,
+    messages: BTreeSet<Str>,
+}
+
+impl StoredExpressions {
+    /// Adds the expressions of a schema, without those below it.
+    pub fn add(&mut self, schema: &Value) {
+        for rule in schema.items_at(&["x-kubernetes-validations"]) {
+            self.rules.insert(rule.str_at(&["rule"]).into());
+            let message = rule.str_at(&["messageExpression"]);
+            self.messages.insert(message.into());
+        }
+    }
+}
+
 /// Returns the complaints about the rules of a structural schema. Those are left out that would be
 /// blamed for what is wrong with the schema: `unsound` names the fields of other complaints.
-/// `budget` is that of the definition.
+/// `stored` are the expressions of the stored definition, `budget` is that of the new one.
 pub fn validate(
     schema: &Value,
     path: &Path<'_>,
     unsound: &[String],
-    charge: Charge,
+    (charge, stored): (Charge, &StoredExpressions),
     budget: &WorkBudget,
 ) -> Complaints {
     if !has_rules(schema, 0) {
@@ -55,6 +74,7 @@ pub fn validate(
         errors: Complaints::default(),
         unsound: &unsound,
         charge,
+        stored,
         total: 0,
         expensive: Vec::new(),
     };
@@ -95,6 +115,7 @@ struct Walk<'a> {
     /// The fields of other complaints, sorted.
     unsound: &'a [&'a str],
     charge: Charge,
+    stored: &'a StoredExpressions,
     /// Each shows its expression and its place.
     errors: Complaints,
     total: u64,
@@ -224,7 +245,7 @@ impl Walk<'_> {
         if text.trim().is_empty() {
             return;
         }
-        let estimate = self.compiler.estimate(rule, declaration);
+        let estimate = self.compiler.estimate(rule, declaration, self.stored);
         if self.budget.is_spent() {
             // That is said once, of the whole schema.
             return;
@@ -288,14 +309,25 @@ pub(crate) struct Estimate {
 }
 
 impl Compiler<'_> {
-    fn estimate(&mut self, rule: &Value, declaration: &Declaration) -> Estimate {
+    fn estimate(
+        &mut self,
+        rule: &Value,
+        declaration: &Declaration,
+        stored: &StoredExpressions,
+    ) -> Estimate {
         self.declare(declaration, rule.bool_at(&["optionalOldSelf"]));
         let least = u64::try_from(declaration.min_bytes.max(0) + 1).unwrap_or(1);
-        let compiled = self.expression(rule.str_at(&["rule"]), &Type::Bool);
+        let text = rule.str_at(&["rule"]);
+        self.environment.admit_latest(stored.rules.contains(text));
+        let compiled = self.expression(text, &Type::Bool);
         let message = match rule.str_at(&["messageExpression"]) {
             "" => None,
             _ if compiled.is_err() => None,
-            text => Some(self.expression(text, &Type::String)),
+            text => {
+                let admits = stored.messages.contains(text);
+                self.environment.admit_latest(admits);
+                Some(self.expression(text, &Type::String))
+            }
         };
         let message = message.map(|message| {
             let cost = message.map(|message| cost_of(&message, declaration));
@@ -336,7 +368,7 @@ pub(crate) fn estimates(schema: &Value, is_root: bool) -> Vec<Estimate> {
                 uses_old: false,
                 times_max: 0,
             },
-            _ => compiler.estimate(rule, &declaration),
+            _ => compiler.estimate(rule, &declaration, &StoredExpressions::default()),
         })
         .collect()
 }

@@ -9,9 +9,10 @@ use super::spec::{
 use super::structural_schema::{self, kind};
 use crate::shared::validation::members::present;
 use polyplane_apiextensions::defaults;
+use polyplane_apiextensions::rules::definition::StoredExpressions;
 use polyplane_apimachinery::field_error::Path;
 use polyplane_apimachinery::{Str, Value};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap};
 
 /// The types that schemas may name.
@@ -47,6 +48,8 @@ pub struct Ratchet {
     unchanged: BTreeSet<Str>,
     /// Versions that may have too many selectable fields, see [`crowded`].
     crowded: BTreeSet<Str>,
+    /// The expressions that are there already.
+    expressions: StoredExpressions,
     /// The most different keys that a list has in it.
     list_keys: usize,
     /// Whether the certificates of the conversion webhook must be sound. They need not be before the
@@ -99,6 +102,7 @@ impl Ratchet {
                 .collect(),
             unchanged: unchanged(new_versions, versions),
             crowded: crowded(new_versions, versions),
+            expressions: stored_expressions(schemas()),
             list_keys: schemas().map(most_keys).max().unwrap_or(0),
             checks_bundle: is_established(old) && bundle_complaint(before).is_none(),
         }
@@ -113,6 +117,11 @@ impl Ratchet {
     /// only as a whole.
     pub fn has_kept_schema(&self, version: &str) -> bool {
         self.unchanged.contains(version)
+    }
+
+    /// Returns the expressions of the stored definition.
+    pub fn stored_expressions(&self) -> &StoredExpressions {
+        &self.expressions
     }
 
     /// Returns the most different keys that a list of the definition had before.
@@ -140,6 +149,18 @@ fn most_keys(schema: &Value) -> usize {
         false
     });
     most.get()
+}
+
+/// Returns all expressions of schemas.
+fn stored_expressions<'v>(schemas: impl Iterator<Item = &'v Value>) -> StoredExpressions {
+    let stored = RefCell::new(StoredExpressions::default());
+    for schema in schemas {
+        has_schema_with(schema, &|part| {
+            stored.borrow_mut().add(part);
+            false
+        });
+    }
+    stored.into_inner()
 }
 
 /// Returns the versions whose schemas are as they were.

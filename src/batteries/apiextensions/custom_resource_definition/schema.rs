@@ -73,7 +73,7 @@ pub fn validate(schema: &Value, checks: Checks<'_>, path: &Path<'_>) -> Complain
             schema,
             path,
             &unsound,
-            checks.charge,
+            (checks.charge, checks.ratchet.stored_expressions()),
             checks.budget,
         ));
     }

@@ -361,3 +361,43 @@ fn too_many_selectable_fields_may_stay_where_they_were() {
     assert!(is_full(different(1), one("v1", 9)), "of all versions now");
     assert!(!is_full(different(1), different(2)), "of the same version");
 }
+
+/// A server of the release before must be able to go on with what is stored.
+#[test]
+fn only_expressions_that_are_stored_may_use_functions_of_the_latest_release() {
+    let tree = |rule: &str, message: &str| {
+        let rule = json!({"rule": rule, "messageExpression": message});
+        let list = json!({
+            "type": "array",
+            "maxItems": 4i64,
+            "items": {"type": "string", "maxLength": 4i64},
+            "x-kubernetes-validations": [rule],
+        });
+        json!({"type": "object", "properties": {"list": list}})
+    };
+    let complaints = |old: &Value, new: &Value| {
+        let [stored, written] = [old, new].map(|schema| {
+            let version = json!({"name": "v1", "schema": {"openAPIV3Schema": (schema.clone())}});
+            json!({"spec": {"versions": [version]}})
+        });
+        let checks = Checks {
+            schemas: &schemas(),
+            ratchet: &Ratchet::of_update(&written, &stored),
+            structure: true,
+            charge: Charge::EachRule,
+            budget: &WorkBudget::for_definition(),
+        };
+        ours(&schema::validate(new, checks, &Path::NIL))
+    };
+    let plain = tree("true", "'no'");
+    let rule = tree("self.includes('a')", "'no'");
+    let message = tree("true", "self.includes('a') ? 'a' : 'no'");
+    for latest in [&rule, &message] {
+        let refused = complaints(&plain, latest);
+        let [complaint] = refused.as_slice() else {
+            panic!("one complaint: {refused:?}");
+        };
+        assert!(complaint.contains("undeclared reference to 'includes'"));
+        assert_eq!(complaints(latest, latest), Vec::<String>::new());
+    }
+}
