@@ -5,6 +5,7 @@ use super::ratchet::Ratchet;
 use super::schema::{self, Charge, Checks};
 use super::spec;
 use super::structural_schema;
+use super::version;
 use crate::kind_tables::schemas;
 use flate2::read::GzDecoder;
 use polyplane_apiextensions::defaults::{self, UnknownMembers};
@@ -127,6 +128,47 @@ fn only_a_schema_outside_of_junctors_may_list_an_integer_and_a_string() {
             .map(|field| field.trim_start_matches("properties[a]."))
             .collect();
         assert_eq!(fields, wanted, "{tree:?}");
+    }
+}
+
+#[test]
+fn metadata_of_the_whole_object_may_only_limit_names() {
+    for (name, value, is_good) in [
+        ("nullable", json!(false), true),
+        ("additionalProperties", json!(false), false),
+        ("additionalProperties", json!({}), false),
+        ("not", json!({}), false),
+        ("externalDocs", json!({}), false),
+        ("example", json!(false), false),
+    ] {
+        let mut tree = json!({"type": "object", "properties": {"metadata": {
+            "type": "object",
+            "properties": {"name": {"type": "string", "maxLength": 8i64}},
+        }}});
+        tree.set(&["properties", "metadata", name], value);
+        let found = ours(&structural_schema::validate(&tree, &Path::NIL));
+        let wanted = "properties[metadata]: Forbidden: must not specify anything other than name and generateName, but metadata is implicitly specified";
+        let is_refused = found.iter().any(|text| text == wanted);
+        assert_eq!(is_refused, !is_good, "{name}: {found:?}");
+    }
+}
+
+#[test]
+fn the_root_of_a_schema_with_a_status_has_few_keywords() {
+    for (name, value, is_good) in [
+        ("x-kubernetes-list-map-keys", json!(["a"]), false),
+        ("x-kubernetes-list-type", json!(""), false),
+        ("additionalProperties", json!(false), false),
+        ("default", json!(false), false),
+        ("nullable", json!(false), true),
+        ("id", json!(""), true),
+        ("title", json!("a"), true),
+    ] {
+        let mut tree = json!({"type": "object"});
+        tree.set(&[name], value);
+        let mut errors = Complaints::default();
+        version::validate_root(&mut errors, &tree, &Path::NIL);
+        assert_eq!(errors.is_empty(), is_good, "{name}");
     }
 }
 

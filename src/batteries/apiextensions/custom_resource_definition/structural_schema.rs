@@ -20,6 +20,15 @@ const UNSUPPORTED: [(&str, &str); 7] = [
     ("definitions", "definitions"),
 ];
 
+/// Members of which also an empty or false one is set.
+const POINTERS: [&str; 5] = [
+    "additionalProperties",
+    "example",
+    "externalDocs",
+    "items",
+    "not",
+];
+
 /// The position of a schema within a schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
@@ -247,11 +256,11 @@ fn validate_meta(errors: &mut Complaints, schema: &Value, level: Level, path: &P
         .as_object()
         .into_iter()
         .flat_map(Map::iter)
-        .filter(|(_, value)| is_set(value));
+        .filter(|(key, value)| is_set(value) || POINTERS.contains(key) && present(value));
     let plain = others.all(|(key, value)| {
         matches!(key, "type" | "default")
             || key == "properties" && names_only
-            || *value == Value::Bool(false)
+            || *value == Value::Bool(false) && !POINTERS.contains(&key)
     });
     if level == Level::Root && !plain {
         let detail = "must not specify anything other than name and generateName, but metadata is implicitly specified";

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 const AT_ROOT: &str = "[Description Type Format Title Maximum ExclusiveMaximum Minimum ExclusiveMinimum MaxLength MinLength Pattern MaxItems MinItems UniqueItems MultipleOf Required Items Properties ExternalDocs Example XPreserveUnknownFields XValidations]";
 /// Members that the root of a schema with a status subresource may not have. The first three are
 /// checked before the type.
-const NOT_AT_ROOT: [&str; 21] = [
+const NOT_AT_ROOT: [&str; 22] = [
     "id",
     "$schema",
     "$ref",
@@ -33,6 +33,7 @@ const NOT_AT_ROOT: [&str; 21] = [
     "definitions",
     "x-kubernetes-embedded-resource",
     "x-kubernetes-int-or-string",
+    "x-kubernetes-list-map-keys",
     "x-kubernetes-list-type",
     "x-kubernetes-map-type",
 ];
@@ -134,17 +135,20 @@ pub fn validate_names(errors: &mut Complaints, given: &Value, path: &Path<'_>) {
 
 /// Checks that the root of a schema with a status subresource is an object with few other keywords.
 pub fn validate_root(errors: &mut Complaints, schema: &Value, path: &Path<'_>) {
-    let set = |name: &&&str| match &schema[**name] {
-        Value::Null | Value::Bool(false) => false,
-        Value::String(text) => !text.is_empty(),
-        _ => true,
+    let set = |name: &&str| match *name {
+        name @ ("nullable" | "x-kubernetes-embedded-resource" | "x-kubernetes-int-or-string") => {
+            schema.bool_at(&[name])
+        }
+        name @ ("id" | "$schema") => !schema.str_at(&[name]).is_empty(),
+        // Of the others, also an empty or false one is set.
+        name => present(&schema[name]),
     };
     let kind = schema.str_at(&["type"]);
-    let early = NOT_AT_ROOT[..3].iter().any(|name| set(&name));
+    let early = NOT_AT_ROOT[..3].iter().any(set);
     if !early && !kind.is_empty() && kind != "object" {
         let detail = "only \"object\" is allowed as the type at the root of the schema if the status subresource is enabled";
         errors.push(FieldError::invalid(&path.child("type"), kind, detail));
-    } else if NOT_AT_ROOT.iter().any(|name| set(&name)) {
+    } else if NOT_AT_ROOT.iter().any(set) {
         let detail = format!(
             "only {AT_ROOT} fields are allowed at the root of the schema if the status subresource is enabled"
         );
