@@ -232,6 +232,7 @@ fn spawn_server(
         .arg(format!("--cert-dir={}", file("certs")))
         .arg(format!("--secure-port={port}"))
         .arg("--bind-address=127.0.0.1")
+        .arg("--allow-privileged=true")
         .arg("--service-account-issuer=https://own.example.com/")
         .args(["--service-account-key-file", &file("accounts.crt")])
         .args(["--service-account-signing-key-file", &file("accounts.key")])

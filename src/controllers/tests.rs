@@ -180,6 +180,7 @@ fn settings() -> PlaneSettings {
         switched_off: SwitchedOff::none(),
         watch_seconds_min: 1800,
         lifetimes: Lifetimes::default(),
+        privileged: polyplane_registry::strategy::Privileged::Allowed,
     }
 }
 

@@ -101,6 +101,19 @@ pub struct PlaneSettings {
     pub watch_seconds_min: u32,
     /// How long Events and the tokens of service accounts last.
     pub lifetimes: Lifetimes,
+    /// Whether containers may be privileged.
+    pub privileged: Privileged,
+}
+
+/// Whether containers may be privileged, or processes of a Windows host. Upstream's name of the flag is
+/// `--allow-privileged`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Privileged {
+    /// They may.
+    #[default]
+    Allowed,
+    /// Nobody may write a pod or a template with such a container.
+    Forbidden,
 }
 
 /// How long Events and the tokens of service accounts last.

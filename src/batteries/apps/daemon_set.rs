@@ -9,7 +9,7 @@ use crate::shared::workload;
 use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::{Value, labels};
-use polyplane_registry::strategy::{Context, Strategy, age};
+use polyplane_registry::strategy::{Context, Privileged, Strategy, age};
 
 const COUNTERS: [&str; 9] = [
     "currentNumberScheduled",
@@ -70,14 +70,17 @@ impl Strategy for DaemonSet {
         set_template_generation(object, template_generation(old));
     }
 
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
-        spec_errors(object, None)
+    fn validate_create(&self, context: &Context<'_>, object: &Value) -> Complaints {
+        spec_errors(object, (None, context.settings.privileged))
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
+    fn validate_update(&self, context: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = Complaints::default();
         workload::same_selector(object, old, &mut errors);
-        errors.extend(spec_errors(object, Some(old)));
+        errors.extend(spec_errors(
+            object,
+            (Some(old), context.settings.privileged),
+        ));
         errors
     }
 
@@ -148,7 +151,7 @@ fn warnings(object: &Value, old: Option<&Value>) -> Vec<String> {
     }
 }
 
-fn spec_errors(object: &Value, old: Option<&Value>) -> Complaints {
+fn spec_errors(object: &Value, before: (Option<&Value>, Privileged)) -> Complaints {
     let mut errors = object_metadata::validate_finalizers(object);
     let (spec, path) = (&object["spec"], Path::new("spec"));
     let (selector, place) = (&spec["selector"], path.child("selector"));
@@ -165,7 +168,7 @@ fn spec_errors(object: &Value, old: Option<&Value>) -> Complaints {
             detail,
         ));
     }
-    workload::template(&spec["template"], "DaemonSet", old, &path, &mut errors);
+    workload::template(&spec["template"], "DaemonSet", before, &path, &mut errors);
     non_negative_members(spec, &["minReadySeconds"], &path, &mut errors);
     strategy(
         &spec["updateStrategy"],

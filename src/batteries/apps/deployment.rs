@@ -10,7 +10,7 @@ use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::labels::Selector;
 use polyplane_apimachinery::{Map, Value};
-use polyplane_registry::strategy::{Context, Strategy, age};
+use polyplane_registry::strategy::{Context, Privileged, Strategy, age};
 
 const COUNTERS: [&str; 8] = [
     "observedGeneration",
@@ -63,12 +63,12 @@ impl Strategy for Deployment {
         }
     }
 
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
-        spec_errors(object, None)
+    fn validate_create(&self, context: &Context<'_>, object: &Value) -> Complaints {
+        spec_errors(object, (None, context.settings.privileged))
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
-        let mut errors = spec_errors(object, Some(old));
+    fn validate_update(&self, context: &Context<'_>, object: &Value, old: &Value) -> Complaints {
+        let mut errors = spec_errors(object, (Some(old), context.settings.privileged));
         workload::same_selector(object, old, &mut errors);
         errors
     }
@@ -115,11 +115,11 @@ fn annotations(object: &Value) -> Option<&Map> {
     annotations.filter(|annotations| !annotations.is_empty())
 }
 
-fn spec_errors(object: &Value, old: Option<&Value>) -> Complaints {
+fn spec_errors(object: &Value, before: (Option<&Value>, Privileged)) -> Complaints {
     let mut errors = object_metadata::validate_finalizers(object);
     let (spec, path) = (&object["spec"], Path::new("spec"));
     non_negative_members(spec, &["replicas"], &path, &mut errors);
-    workload::selector_and_template(spec, old, &path, &mut errors);
+    workload::selector_and_template(spec, before, &path, &mut errors);
     strategy(&spec["strategy"], &path.child("strategy"), &mut errors);
     let counts = [
         "minReadySeconds",

@@ -8,7 +8,7 @@ use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::Path;
 use polyplane_apimachinery::json::scan::Scanned;
 use polyplane_apimachinery::{Str, Value};
-use polyplane_registry::strategy::{Context, Strategy, age};
+use polyplane_registry::strategy::{Context, Privileged, Strategy, age};
 
 const COUNTERS: [&str; 6] = [
     "replicas",
@@ -45,12 +45,12 @@ impl Strategy for ReplicaSet {
         workload::keep_spec(object, old);
     }
 
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
-        spec_errors(object, None)
+    fn validate_create(&self, context: &Context<'_>, object: &Value) -> Complaints {
+        spec_errors(object, (None, context.settings.privileged))
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
-        let mut errors = spec_errors(object, Some(old));
+    fn validate_update(&self, context: &Context<'_>, object: &Value, old: &Value) -> Complaints {
+        let mut errors = spec_errors(object, (Some(old), context.settings.privileged));
         workload::same_selector(object, old, &mut errors);
         errors
     }
@@ -86,10 +86,10 @@ impl Strategy for ReplicaSet {
     }
 }
 
-fn spec_errors(object: &Value, old: Option<&Value>) -> Complaints {
+fn spec_errors(object: &Value, before: (Option<&Value>, Privileged)) -> Complaints {
     let mut errors = object_metadata::validate_finalizers(object);
     let (spec, path) = (&object["spec"], Path::new("spec"));
     non_negative_members(spec, &["replicas", "minReadySeconds"], &path, &mut errors);
-    workload::selector_and_template(spec, old, &path, &mut errors);
+    workload::selector_and_template(spec, before, &path, &mut errors);
     errors
 }

@@ -12,7 +12,7 @@ use crate::shared::workload;
 use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::{Value, json, names};
-use polyplane_registry::strategy::{Context, Strategy, age};
+use polyplane_registry::strategy::{Context, Privileged, Strategy, age};
 
 const COUNTERS: [&str; 7] = [
     "replicas",
@@ -96,18 +96,19 @@ impl Strategy for StatefulSet {
         workload::keep_spec(object, old);
     }
 
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
-        spec_errors(object, Checks::New)
+    fn validate_create(&self, context: &Context<'_>, object: &Value) -> Complaints {
+        spec_errors(object, Checks::New, context.settings.privileged)
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
-        let was_good = spec_errors(old, Checks::Changed { old }).is_empty();
+    fn validate_update(&self, context: &Context<'_>, object: &Value, old: &Value) -> Complaints {
+        let privileged = context.settings.privileged;
+        let was_good = spec_errors(old, Checks::Changed { old }, privileged).is_empty();
         let checks = if was_good {
             Checks::Changed { old }
         } else {
             Checks::Tolerant { old }
         };
-        let mut errors = spec_errors(object, checks);
+        let mut errors = spec_errors(object, checks, privileged);
         workload::same_selector(object, old, &mut errors);
         unchanged(object, old, &mut errors);
         errors
@@ -249,7 +250,7 @@ enum Checks<'a> {
     },
 }
 
-fn spec_errors(object: &Value, checks: Checks<'_>) -> Complaints {
+fn spec_errors(object: &Value, checks: Checks<'_>, privileged: Privileged) -> Complaints {
     let mut errors = object_metadata::validate_finalizers(object);
     let (spec, path) = (&object["spec"], Path::new("spec"));
     let is_new = matches!(checks, Checks::New);
@@ -303,7 +304,7 @@ fn spec_errors(object: &Value, checks: Checks<'_>) -> Complaints {
         &path,
         &mut errors,
     );
-    template(spec, checks, &path, &mut errors);
+    template(spec, (checks, privileged), &path, &mut errors);
     errors
 }
 
@@ -326,7 +327,12 @@ fn retention(spec: &Value, path: &Path<'_>, errors: &mut Complaints) {
     }
 }
 
-fn template(spec: &Value, checks: Checks<'_>, path: &Path<'_>, errors: &mut Complaints) {
+fn template(
+    spec: &Value,
+    (checks, privileged): (Checks<'_>, Privileged),
+    path: &Path<'_>,
+    errors: &mut Complaints,
+) {
     let (given, place) = (&spec["template"], path.child("template"));
     if workload::selects_template(spec, path, errors) {
         let old = match checks {
@@ -334,7 +340,8 @@ fn template(spec: &Value, checks: Checks<'_>, path: &Path<'_>, errors: &mut Comp
             Checks::Changed { old } | Checks::Tolerant { old } => Some(old),
         };
         if !matches!(checks, Checks::Tolerant { .. }) {
-            workload::template(&with_claims(spec), "StatefulSet", old, path, errors);
+            let before = (old, privileged);
+            workload::template(&with_claims(spec), "StatefulSet", before, path, errors);
             return;
         }
         let options = PodOptions::for_template(old.and_then(|old| old.at(&workload::TEMPLATE)));
@@ -431,7 +438,7 @@ fn strategy(strategy: &Value, path: &Path<'_>, errors: &mut Complaints) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Checks, ENDLESS_HISTORY, own_warnings, template, unchanged};
+    use super::{Checks, ENDLESS_HISTORY, Privileged, own_warnings, template, unchanged};
     use polyplane_apimachinery::complaints::Complaints;
     use polyplane_apimachinery::field_error::Path;
     use polyplane_apimachinery::{Value, json};
@@ -458,7 +465,8 @@ mod tests {
         };
         let old = with("back");
         let refused = |label: &str| {
-            let (new, checks) = (with(label), Checks::Tolerant { old: &old });
+            let new = with(label);
+            let checks = (Checks::Tolerant { old: &old }, Privileged::Allowed);
             let mut errors = Complaints::default();
             template(&new["spec"], checks, &Path::new("spec"), &mut errors);
             let fields = errors.iter().map(|error| error.field.to_string());

@@ -13,7 +13,7 @@ use crate::shared::workload::{self, shown_selector};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
-use polyplane_registry::strategy::{Context, Strategy, age};
+use polyplane_registry::strategy::{Context, Privileged, Strategy, age};
 
 const TEMPLATE: [&str; 4] = ["spec", "jobTemplate", "spec", "template"];
 /// Longest name of a CronJob: a Job's name has at most 63 characters, of which the controller needs
@@ -43,8 +43,8 @@ impl Strategy for CronJob {
         object.set(&["spec"], old["spec"].clone());
     }
 
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
-        let mut errors = spec_errors(object, None);
+    fn validate_create(&self, context: &Context<'_>, object: &Value) -> Complaints {
+        let mut errors = spec_errors(object, None, context.settings.privileged);
         let name = object.str_at(&["metadata", "name"]);
         if name.len() > NAME_BYTES_MAX {
             let path = Path::new("metadata");
@@ -54,8 +54,8 @@ impl Strategy for CronJob {
         errors
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
-        spec_errors(object, Some(old))
+    fn validate_update(&self, context: &Context<'_>, object: &Value, old: &Value) -> Complaints {
+        spec_errors(object, Some(old), context.settings.privileged)
     }
 
     fn warnings(&self, context: &Context<'_>, object: &Value, old: Option<&Value>) -> Vec<String> {
@@ -106,7 +106,7 @@ fn warnings(object: &Value, old: Option<&Value>) -> Vec<String> {
     warnings
 }
 
-fn spec_errors(object: &Value, old: Option<&Value>) -> Complaints {
+fn spec_errors(object: &Value, old: Option<&Value>, privileged: Privileged) -> Complaints {
     let mut errors = object_metadata::validate_finalizers(object);
     let (spec, path) = (&object["spec"], Path::new("spec"));
     let before = old.map(|old| &old["spec"]);
@@ -132,7 +132,8 @@ fn spec_errors(object: &Value, old: Option<&Value>) -> Complaints {
     let place = path.child("jobTemplate");
     let place = place.child("spec");
     let old_job = before.map(|before| &before["jobTemplate"]["spec"]);
-    job::spec::validate(job, old_job, Owner::CronJob, &place, &mut errors);
+    let before = (old_job, privileged);
+    job::spec::validate(job, before, Owner::CronJob, &place, &mut errors);
     if has(job, "selector") {
         let bad = bad_value::selector(&job["selector"]);
         errors.push(FieldError::invalid(

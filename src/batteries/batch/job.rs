@@ -74,15 +74,16 @@ impl Strategy for Job {
         take_good_labels(object);
     }
 
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
+    fn validate_create(&self, context: &Context<'_>, object: &Value) -> Complaints {
         let mut errors = update::generated_selector(object);
-        errors.extend(update::whole_spec(object, None));
+        let privileged = context.settings.privileged;
+        errors.extend(update::whole_spec(object, None, privileged));
         update::name_allows_completions(object, &mut errors);
         errors
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
-        update::validate(object, old)
+    fn validate_update(&self, context: &Context<'_>, object: &Value, old: &Value) -> Complaints {
+        update::validate(object, old, context.settings.privileged)
     }
 
     fn validate_subresource(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {

@@ -65,23 +65,17 @@ impl Strategy for Pod {
         }
     }
 
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
+    fn validate_create(&self, context: &Context<'_>, object: &Value) -> Complaints {
         let mut errors = object_metadata::validate_finalizers(object);
-        errors.extend(validation::validate_pod_create(
-            object,
-            &PodOptions::for_pod(None),
-        ));
+        let options = PodOptions::for_pod(None).with(context.settings.privileged);
+        errors.extend(validation::validate_pod_create(object, &options));
         errors
     }
 
     fn validate_update(&self, context: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = metadata_errors(object, old);
-        errors.extend(update::validate(
-            context.schemas,
-            object,
-            old,
-            &PodOptions::for_pod(Some(old)),
-        ));
+        let options = PodOptions::for_pod(Some(old)).with(context.settings.privileged);
+        errors.extend(update::validate(context.schemas, object, old, &options));
         errors
     }
 
@@ -91,7 +85,7 @@ impl Strategy for Pod {
         object: &Value,
         old: &Value,
     ) -> Complaints {
-        let options = PodOptions::for_pod(Some(old));
+        let options = PodOptions::for_pod(Some(old)).with(context.settings.privileged);
         match context.subresource {
             "resize" => {
                 let mut errors = metadata_errors(object, old);

@@ -6,7 +6,7 @@ use crate::shared::pod::{defaults, init_annotations, table_cells, warnings};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::Path;
-use polyplane_registry::strategy::{Context, Strategy};
+use polyplane_registry::strategy::{Context, Privileged, Strategy};
 
 /// Behaviour of PodTemplates.
 #[derive(Debug)]
@@ -29,15 +29,19 @@ impl Strategy for PodTemplate {
         Some(object["template"] != old["template"])
     }
 
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
+    fn validate_create(&self, context: &Context<'_>, object: &Value) -> Complaints {
         let mut errors = object_metadata::validate_finalizers(object);
-        errors.extend(template_errors(object, None));
+        errors.extend(template_errors(object, None, context.settings.privileged));
         errors
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
+    fn validate_update(&self, context: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = object_metadata::validate_update(object, old);
-        errors.extend(template_errors(object, Some(old)));
+        errors.extend(template_errors(
+            object,
+            Some(old),
+            context.settings.privileged,
+        ));
         errors
     }
 
@@ -65,7 +69,7 @@ impl Strategy for PodTemplate {
     }
 }
 
-fn template_errors(object: &Value, old: Option<&Value>) -> Complaints {
-    let options = PodOptions::for_template(old.map(|old| &old["template"]));
+fn template_errors(object: &Value, old: Option<&Value>, privileged: Privileged) -> Complaints {
+    let options = PodOptions::for_template(old.map(|old| &old["template"])).with(privileged);
     validate_pod_template_spec(&object["template"], &Path::new("template"), &options)
 }

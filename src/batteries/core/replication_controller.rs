@@ -11,7 +11,7 @@ use polyplane_apimachinery::field_error::{Bad, FieldError, FieldErrorKind, Path}
 use polyplane_apimachinery::json::scan::Scanned;
 use polyplane_apimachinery::names::NameRule;
 use polyplane_apimachinery::{Str, Value};
-use polyplane_registry::strategy::{Context, Strategy, age};
+use polyplane_registry::strategy::{Context, Privileged, Strategy, age};
 
 const NON_CONVERTIBLE: &str = "non-convertible.kubernetes.io";
 
@@ -58,15 +58,15 @@ impl Strategy for ReplicationController {
         default_labels(object);
     }
 
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
+    fn validate_create(&self, context: &Context<'_>, object: &Value) -> Complaints {
         let mut errors = object_metadata::validate_finalizers(object);
-        errors.extend(spec_errors(object, None));
+        errors.extend(spec_errors(object, None, context.settings.privileged));
         errors
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
+    fn validate_update(&self, context: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = object_metadata::validate_update(object, old);
-        errors.extend(spec_errors(object, Some(old)));
+        errors.extend(spec_errors(object, Some(old), context.settings.privileged));
         errors.extend(conversion_errors(object, old));
         errors
     }
@@ -110,7 +110,7 @@ impl Strategy for ReplicationController {
     }
 }
 
-fn spec_errors(object: &Value, old: Option<&Value>) -> Complaints {
+fn spec_errors(object: &Value, old: Option<&Value>, privileged: Privileged) -> Complaints {
     let mut errors = Complaints::default();
     let (spec, path) = (&object["spec"], Path::new("spec"));
     non_negative_members(spec, &["minReadySeconds"], &path, &mut errors);
@@ -142,6 +142,7 @@ fn spec_errors(object: &Value, old: Option<&Value>) -> Complaints {
         ));
     }
     let options = PodOptions::for_template(old.map(|old| &old["spec"]["template"]));
+    let options = options.with(privileged);
     errors.extend(validate_pod_template_spec(template, &path, &options));
     let spec_path = path.child("spec");
     let policy = template.str_at(&["spec", "restartPolicy"]);

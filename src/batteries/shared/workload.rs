@@ -11,6 +11,7 @@ use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::labels::{self, Selector};
 use polyplane_apimachinery::names;
+use polyplane_registry::strategy::Privileged;
 
 /// The path of the template.
 pub const TEMPLATE: [&str; 2] = ["spec", "template"];
@@ -125,25 +126,26 @@ pub fn selects_template(spec: &Value, path: &Path<'_>, errors: &mut Complaints) 
     true
 }
 
-/// Validates the template of pods that run until they are deleted.
+/// Validates the template of pods that run until they are deleted. `old` is the object before a change.
 pub fn template(
     template: &Value,
     kind: &str,
-    old: Option<&Value>,
+    (old, privileged): (Option<&Value>, Privileged),
     path: &Path<'_>,
     errors: &mut Complaints,
 ) {
     let options = PodOptions::for_template(old.and_then(|old| old.at(&TEMPLATE)));
+    let options = options.with(privileged);
     let path = path.child("template");
     errors.extend(validate_pod_template_spec(template, &path, &options));
     runs_forever(template, kind, &path, errors);
 }
 
 /// Validates the selector and the template of a ReplicaSet or Deployment. The complaints name the same kinds for
-/// both, as upstream.
+/// both, as upstream. `before` is the object before a change, and whether containers may be privileged.
 pub fn selector_and_template(
     spec: &Value,
-    old: Option<&Value>,
+    before: (Option<&Value>, Privileged),
     path: &Path<'_>,
     errors: &mut Complaints,
 ) {
@@ -154,7 +156,7 @@ pub fn selector_and_template(
         errors,
     );
     if selects_template(spec, path, errors) {
-        template(&spec["template"], "ReplicaSet", old, path, errors);
+        template(&spec["template"], "ReplicaSet", before, path, errors);
     } else {
         let bad = bad_value::selector(&spec["selector"]);
         errors.push(FieldError::invalid(

@@ -284,5 +284,6 @@ fn plain_root(
         service_ranges: settings.service_ranges,
         node_ports: settings.node_ports,
         watch_seconds_min: settings.watch_seconds_min,
+        privileged: settings.privileged,
     })
 }

@@ -19,7 +19,7 @@ use polyplane_auth::service_account::issuer::TokenIssuer;
 use polyplane_auth::{AnonymousAccess, Authenticator, ClientCa, FrontProxy};
 use polyplane_pki::NamedPair;
 use polyplane_registry::service_ranges::ServiceRanges;
-use polyplane_registry::strategy::{Lifetimes, WATCH_SECONDS_MIN};
+use polyplane_registry::strategy::{Lifetimes, Privileged, WATCH_SECONDS_MIN};
 use polyplane_registry::{Admission, Authority, KindTable};
 use polyplane_server::{BrowserOptions, GOAWAY_CHANCE_MAX, NodeAccess};
 use std::fmt::Display;
@@ -86,6 +86,8 @@ pub struct Settings {
     pub watch_seconds_min: u32,
     /// How long Events and the tokens of service accounts last.
     pub lifetimes: Lifetimes,
+    /// Whether containers may be privileged.
+    pub privileged: Privileged,
     /// Whether priority levels limit requests.
     pub has_priorities: bool,
     /// The audit.
@@ -119,9 +121,10 @@ const REFUSED: [(&str, &str); 5] = [
 ];
 
 /// Flags that [`Settings`] or the program read.
-const MEANINGFUL: [&str; 52] = [
+const MEANINGFUL: [&str; 53] = [
     "admission-control-config-file",
     "advertise-address",
+    "allow-privileged",
     "anonymous-auth",
     "api-audiences",
     "authentication-config",
@@ -299,6 +302,7 @@ impl Settings {
             in_flight_max: in_flight_max(flags, &mut problems),
             watch_seconds_min: problems.parsed(flags, "min-request-timeout", WATCH_SECONDS_MIN),
             lifetimes: lifetimes::read(flags, &mut problems),
+            privileged: privileged(flags),
             has_priorities: flags.switch("enable-priority-and-fairness", true),
             audit: audit::settings(flags, &mut problems),
             nodes: kubelets::node_access(flags, &mut problems),
@@ -311,6 +315,14 @@ impl Settings {
             [only] => Err(only.clone()),
             many => Err(format!("[{}]", many.join(", "))),
         }
+    }
+}
+
+/// Returns whether containers may be privileged, which nobody may by default, as upstream.
+fn privileged(flags: &Flags) -> Privileged {
+    match flags.switch("allow-privileged", false) {
+        true => Privileged::Allowed,
+        false => Privileged::Forbidden,
     }
 }
 
@@ -413,4 +425,22 @@ fn version(flags: &Flags, problems: &mut Problems) -> Option<String> {
         "invalid argument {given:?} for \"--version\" flag: version {given:?} must match major/minor/patch of default version {own:?}"
     ));
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::envtest::kube_apiserver;
+
+    #[test]
+    fn containers_may_be_privileged_only_if_a_flag_says_so() {
+        let given = |arguments: &[&str]| {
+            let arguments = arguments.iter().map(|text| (*text).to_owned());
+            let flags = kube_apiserver::FLAGS.parse(arguments).expect("flags");
+            privileged(&flags)
+        };
+        assert_eq!(given(&[]), Privileged::Forbidden);
+        assert_eq!(given(&["--allow-privileged=false"]), Privileged::Forbidden);
+        assert_eq!(given(&["--allow-privileged"]), Privileged::Allowed);
+    }
 }

@@ -10,6 +10,7 @@ use polyplane_auth::{Authenticator, ClientCa, RootAuthenticators, UnionAuthentic
 use polyplane_batteries::bootstrap::params;
 use polyplane_ownership::DeriveParams;
 use polyplane_registry::service_ranges::ServiceRanges;
+use polyplane_registry::strategy::Privileged;
 use polyplane_registry::{KindTable, Registry, TokenIssuers};
 use std::sync::Arc;
 
@@ -37,6 +38,8 @@ pub struct PlainRoot {
     pub node_ports: (u16, u16),
     /// The seconds after which a watch without a time-out of its own ends at the earliest.
     pub watch_seconds_min: u32,
+    /// Whether containers may be privileged.
+    pub privileged: Privileged,
 }
 
 impl PlainRoot {

@@ -9,7 +9,7 @@ use polyplane_batteries::polyplane::controllers::Controllers;
 use polyplane_ownership::Planes;
 use polyplane_ownership::directory::Directory;
 use polyplane_registry::service_ranges::ServiceRange;
-use polyplane_registry::strategy::WATCH_SECONDS_MIN;
+use polyplane_registry::strategy::{Privileged, WATCH_SECONDS_MIN};
 use polyplane_registry::{BirthLayer, PlaneSettings, Shared, SwitchedOff};
 use std::sync::Arc;
 
@@ -45,6 +45,7 @@ pub(super) fn settings(
         switched_off: switched_off(rows, plain.is_some()),
         watch_seconds_min: plain.map_or(WATCH_SECONDS_MIN, |plain| plain.watch_seconds_min),
         lifetimes: setup.lifetimes,
+        privileged: plain.map_or(Privileged::Allowed, |plain| plain.privileged),
     }
 }
 

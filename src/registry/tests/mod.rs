@@ -221,6 +221,7 @@ fn settings() -> PlaneSettings {
         switched_off: crate::SwitchedOff::none(),
         watch_seconds_min: 1800,
         lifetimes: crate::strategy::Lifetimes::default(),
+        privileged: crate::strategy::Privileged::Allowed,
     }
 }
 

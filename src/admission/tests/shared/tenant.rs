@@ -32,6 +32,7 @@ pub async fn empty_tenant() -> Tenant {
         switched_off: SwitchedOff::none(),
         watch_seconds_min: 1800,
         lifetimes: Lifetimes::default(),
+        privileged: polyplane_registry::strategy::Privileged::Allowed,
     };
     Tenant {
         name: "test".into(),

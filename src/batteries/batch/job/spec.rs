@@ -10,6 +10,7 @@ use crate::shared::validation::numbers::{non_negative, non_negative_members};
 use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::{Value, names};
+use polyplane_registry::strategy::Privileged;
 use std::collections::BTreeSet;
 
 const INDEXES_MAX: i64 = 100_000;
@@ -22,10 +23,10 @@ const CONTROLLER_BYTES_MAX: usize = 63;
 const INDEX_TEXT_BYTES_MAX: usize = 64 * 1024;
 const ACTIONS: [&str; 4] = ["Count", "FailIndex", "FailJob", "Ignore"];
 
-/// Validates a job spec, apart from its selector.
+/// Validates a job spec, apart from its selector. `old` is the one before a change.
 pub fn validate(
     spec: &Value,
-    old: Option<&Value>,
+    (old, privileged): (Option<&Value>, Privileged),
     _: Owner,
     path: &Path<'_>,
     errors: &mut Complaints,
@@ -57,7 +58,7 @@ pub fn validate(
     success_policy(spec, &path.child("successPolicy"), errors);
     replacement(spec, &path.child("podReplacementPolicy"), errors);
     let template = path.child("template");
-    let options = PodOptions::for_template(old.map(|old| &old["template"]));
+    let options = PodOptions::for_template(old.map(|old| &old["template"])).with(privileged);
     errors.extend(validate_pod_template_spec(
         &spec["template"],
         &template,

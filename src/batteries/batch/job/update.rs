@@ -8,6 +8,7 @@ use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::labels::{self, Selector};
 use polyplane_apimachinery::{Value, names};
+use polyplane_registry::strategy::Privileged;
 
 const FAILURE_POLICY: &str = "io.k8s.api.batch.v1.PodFailurePolicy";
 const SUCCESS_POLICY: &str = "io.k8s.api.batch.v1.SuccessPolicy";
@@ -69,12 +70,12 @@ pub fn generated_selector(object: &Value) -> Complaints {
 }
 
 /// Validates the spec of a Job, its selector included.
-pub fn whole_spec(object: &Value, old: Option<&Value>) -> Complaints {
+pub fn whole_spec(object: &Value, old: Option<&Value>, privileged: Privileged) -> Complaints {
     let mut errors = Complaints::default();
     let (given, path) = (&object["spec"], Path::new("spec"));
     spec::validate(
         given,
-        old.map(|old| &old["spec"]),
+        (old.map(|old| &old["spec"]), privileged),
         Owner::Job,
         &path,
         &mut errors,
@@ -114,9 +115,9 @@ pub fn name_allows_completions(object: &Value, errors: &mut Complaints) {
 }
 
 /// Validates a changed Job.
-pub fn validate(object: &Value, old: &Value) -> Complaints {
+pub fn validate(object: &Value, old: &Value, privileged: Privileged) -> Complaints {
     let mut errors = object_metadata::validate_finalizers(object);
-    errors.extend(whole_spec(object, Some(old)));
+    errors.extend(whole_spec(object, Some(old), privileged));
     let (new, before, path) = (&object["spec"], &old["spec"], Path::new("spec"));
     completions(new, before, &path, &mut errors);
     let fixed = |field: &str, bad: fn(&Value) -> Bad, errors: &mut Complaints| {

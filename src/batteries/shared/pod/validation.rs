@@ -178,6 +178,7 @@ mod tests {
     use super::*;
     use polyplane_apimachinery::complaints::COUNT_MAX;
     use polyplane_apimachinery::json;
+    use polyplane_registry::strategy::Privileged;
 
     /// A pod of 3 MB may have a million of them: the complaints took a gigabyte.
     #[test]
@@ -191,5 +192,26 @@ mod tests {
         }});
         let errors = validate_pod_create(&pod, &PodOptions::for_pod(None));
         assert!(errors.is_full() && errors.len() <= COUNT_MAX);
+    }
+
+    /// A plain kube-apiserver forbids them unless a flag allows them.
+    #[test]
+    fn privileged_containers_are_refused_where_they_are_forbidden() {
+        let context = json!({"privileged": true, "windowsOptions": {"hostProcess": true}});
+        let container = json!({"name": "c", "securityContext": context});
+        let pod = json!({"spec": {"hostNetwork": true, "containers": [container]}});
+        let complaints = |privileged: Privileged| {
+            let options = PodOptions::for_pod(None).with(privileged);
+            let errors = validate_pod_create(&pod, &options);
+            let texts = errors.iter().map(ToString::to_string);
+            let texts = texts.filter(|text| text.contains("cluster policy"));
+            texts.collect::<Vec<_>>()
+        };
+        assert_eq!(complaints(Privileged::Allowed), [""; 0]);
+        let refused = [
+            "spec.containers[0].securityContext.privileged: Forbidden: disallowed by cluster policy",
+            "spec: Forbidden: hostProcess containers are disallowed by cluster policy",
+        ];
+        assert_eq!(complaints(Privileged::Forbidden), refused);
     }
 }

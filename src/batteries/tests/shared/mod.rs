@@ -22,5 +22,6 @@ pub fn settings(bits: u8, node_ports: (u16, u16), serving_ca: &str) -> PlaneSett
         switched_off: polyplane_registry::SwitchedOff::none(),
         watch_seconds_min: 1800,
         lifetimes: polyplane_registry::strategy::Lifetimes::default(),
+        privileged: polyplane_registry::strategy::Privileged::Allowed,
     }
 }

@@ -5,6 +5,7 @@ use crate::shared::node_selector;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::Path;
+use polyplane_registry::strategy::Privileged;
 
 /// The kind of object that the spec belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +54,8 @@ pub enum Leniency {
 pub struct PodOptions {
     /// The kind of object that the spec belongs to.
     pub subject: Subject,
+    /// Whether containers may be privileged.
+    pub privileged: Privileged,
     lenient: Vec<Leniency>,
 }
 
@@ -69,8 +72,16 @@ impl PodOptions {
     }
 
     fn new(subject: Subject, old: Option<&Value>) -> Self {
-        let lenient = old.map(leniencies).unwrap_or_default();
-        Self { subject, lenient }
+        Self {
+            subject,
+            privileged: Privileged::Allowed,
+            lenient: old.map(leniencies).unwrap_or_default(),
+        }
+    }
+
+    /// Returns the options with another rule for privileged containers.
+    pub fn with(self, privileged: Privileged) -> Self {
+        Self { privileged, ..self }
     }
 
     /// Returns true if the old object had this error already.

@@ -9,6 +9,7 @@ use polyplane_apimachinery::Value;
 use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names;
+use polyplane_registry::strategy::Privileged;
 use regex::Regex;
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -42,6 +43,10 @@ pub fn validate_container(
 ) {
     if context.is_null() {
         return;
+    }
+    if around.options.privileged == Privileged::Forbidden && context.bool_at(&["privileged"]) {
+        let detail = "disallowed by cluster policy";
+        errors.push(FieldError::forbidden(&path.child("privileged"), detail));
     }
     ids(context, &["runAsUser", "runAsGroup"], path, errors);
     if let Some(mount) = context.get("procMount").and_then(Value::as_str) {

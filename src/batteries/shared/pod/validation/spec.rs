@@ -117,7 +117,7 @@ fn validate_placement(
         options,
         errors,
     );
-    windows::validate_host_processes(spec, path, errors);
+    windows::validate_host_processes(spec, path, options.privileged, errors);
     security::validate_host_users(spec, path, options, errors);
     validate_hostname(spec, path, errors);
     validate_names(spec, path, errors);

@@ -6,6 +6,7 @@ use polyplane_apimachinery::Value;
 use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names;
+use polyplane_registry::strategy::Privileged;
 use regex::Regex;
 use std::sync::LazyLock;
 
@@ -109,7 +110,12 @@ fn user_complaints(name: &str) -> Vec<String> {
 }
 
 /// Checks that all containers of a pod, or none, are processes of the host.
-pub fn validate_host_processes(spec: &Value, path: &Path<'_>, errors: &mut Complaints) {
+pub fn validate_host_processes(
+    spec: &Value,
+    path: &Path<'_>,
+    privileged: Privileged,
+    errors: &mut Complaints,
+) {
     let of = |owner: &Value| {
         owner
             .at(&["securityContext", "windowsOptions", "hostProcess"])
@@ -151,5 +157,9 @@ pub fn validate_host_processes(spec: &Value, path: &Path<'_>, errors: &mut Compl
             false,
             detail,
         ));
+    }
+    if privileged == Privileged::Forbidden {
+        let detail = "hostProcess containers are disallowed by cluster policy";
+        errors.push(FieldError::forbidden(path, detail));
     }
 }
