@@ -238,8 +238,8 @@ pub struct ServeOptions {
     /// different values: to change it, restart them one after another.
     #[arg(long, value_name = "SECONDS", default_value_t = 3, env = "POLYPLANE_MEMBER_TTL", value_parser = clap::value_parser!(u64).range(1..=60))]
     pub member_ttl: u64,
-    /// Seconds that stopping may take. In this time the replica hands its control planes over and
-    /// finishes requests in flight.
+    /// Seconds that stopping may take. In this time the replica hands its control planes over and, in
+    /// the last six of them, finishes requests in flight. With six or fewer it hands nothing over.
     #[arg(
         long,
         value_name = "SECONDS",

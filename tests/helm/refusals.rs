@@ -32,6 +32,11 @@ fn unknown_and_out_of_range() -> Vec<(Value, &'static [&'static str])> {
             json!({"server": {"memberTtlSeconds": 0}}),
             &["/server/memberTtlSeconds"],
         ),
+        // The last six seconds of a replica are not for its planes.
+        (
+            json!({"server": {"graceSeconds": 6}}),
+            &["/server/graceSeconds", "7"],
+        ),
         (
             json!({"server": {"clientPort": 443}}),
             &["/server/clientPort", "1,024"],
@@ -147,8 +152,8 @@ fn contradictions() -> Vec<(Value, &'static [&'static str])> {
             &["terminationGracePeriodSeconds (25)", "graceSeconds (25)"],
         ),
         (
-            json!({"server": {"graceSeconds": 6}}),
-            &["drainNoticeSeconds (6)", "graceSeconds (6)"],
+            json!({"server": {"graceSeconds": 7, "drainNoticeSeconds": 7}}),
+            &["drainNoticeSeconds (7)", "graceSeconds (7)"],
         ),
         (json!({"rollingUpdate": {"maxSurge": 0}}), &["are both 0"]),
         (
