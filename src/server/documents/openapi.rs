@@ -335,8 +335,11 @@ pub(crate) fn serve(request: &PathRequest<'_>, served: Served<'_>) -> Result<Rep
             None => unacceptable(),
         }),
         "/v3" => {
-            // Upstream does not look at what the client accepts here.
-            Ok(document(request, &index(served, documents)))
+            // Upstream does not look at what the client accepts here, so only the encoding varies.
+            let mut reply = document(request, &index(served, documents));
+            let encoding = HeaderValue::from_static("Accept-Encoding");
+            reply.headers_mut().insert(VARY, encoding);
+            Ok(reply)
         }
         _ => {
             let name = path

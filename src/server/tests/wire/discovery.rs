@@ -342,6 +342,7 @@ async fn the_parts_of_version_three_are_named_by_their_hash() {
     // The index has one form, whatever the client accepts, and upstream's type.
     let index = client.get_as("/openapi/v3", answered).await;
     assert_eq!(index.header("content-type"), "text/plain; charset=utf-8");
+    assert_eq!(index.header("vary"), "Accept-Encoding");
     assert!(index.json()["paths"].is_object());
     assert_eq!(
         client.get("/openapi/v3/apis/no/v1").await.status,
