@@ -38,6 +38,8 @@ const JITTER: f64 = 0.2;
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 /// How long what waits may take to leave when the server stops.
 const DRAIN: Duration = Duration::from_secs(10);
+/// The longest pause between calls for one batch when the server stops. All its calls have to fit in [`DRAIN`].
+const LAST_PAUSE: Duration = Duration::from_secs(2);
 
 /// A server to which events are posted.
 pub struct WebhookOptions {
@@ -166,7 +168,8 @@ impl Shared {
 
     /// Sends a batch until the server takes it, at most [`ATTEMPTS`] times. While the circuit of the
     /// server is open nothing is sent, so such a pause is no attempt: else batches would be lost that
-    /// come before the circuit finds out that the server is back.
+    /// come before the circuit finds out that the server is back. Once this server stops, there is no time to wait for
+    /// the circuit, and pauses are short.
     async fn deliver(&self, batch: Vec<Share>) {
         let count = batch.iter().map(|share| share.lines.len()).sum();
         self.under_way.fetch_add(count, Ordering::Relaxed);
@@ -175,11 +178,10 @@ impl Shared {
         let mut attempt = 1;
         let until = Instant::now() + time_max(self.initial_backoff);
         let outcome = loop {
-            let was_stopping = *self.stopping.borrow();
-            let wait = match self.post(body.clone()).await {
+            let is_stopping = *self.stopping.borrow();
+            let wait = match self.post(body.clone(), is_stopping).await {
                 Ok(()) => break Ok(()),
-                // A server that stops tries once more, without a pause.
-                Err(why) if was_stopping || Instant::now() >= until => break Err(why),
+                Err(why) if Instant::now() >= until => break Err(why),
                 Err(NotTaken::Call(CallError::Open(time))) => time,
                 Err(why) if attempt >= ATTEMPTS => break Err(why),
                 Err(_) => {
@@ -189,7 +191,10 @@ impl Shared {
                     wait
                 }
             };
-            self.pause(jittered(wait)).await;
+            match is_stopping {
+                true => tokio::time::sleep(wait.min(LAST_PAUSE)).await,
+                false => self.pause(jittered(wait)).await,
+            }
         };
         if let Err(why) = &outcome {
             tracing::error!(
@@ -201,7 +206,7 @@ impl Shared {
         self.under_way.fetch_sub(count, Ordering::Relaxed);
     }
 
-    async fn post(&self, body: Bytes) -> Result<(), NotTaken> {
+    async fn post(&self, body: Bytes, is_stopping: bool) -> Result<(), NotTaken> {
         let call = Call {
             method: Method::POST,
             path: None,
@@ -210,7 +215,10 @@ impl Shared {
             timeout: CALL,
             answer_bytes_max: ANSWER_BYTES_MAX,
         };
-        let answer = self.target.call(call).await?;
+        let answer = match is_stopping {
+            true => self.target.call_despite_circuit(call).await?,
+            false => self.target.call(call).await?,
+        };
         match answer.status.is_success() {
             true => Ok(()),
             false => Err(NotTaken::Status(answer.status.as_u16())),

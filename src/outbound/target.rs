@@ -47,6 +47,15 @@ pub struct Target {
     seats: Semaphore,
 }
 
+/// Whether a call waits for the circuit of its target.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Circuits {
+    /// No call is made while it is open.
+    Obeyed,
+    /// The call is made.
+    Ignored,
+}
+
 /// A request to a target.
 #[derive(Clone, Debug)]
 pub struct Call {
@@ -159,17 +168,31 @@ impl Target {
     /// # Cancel safety
     /// A call that is dropped may have arrived; its place is free again.
     pub async fn call(&self, call: Call) -> Result<Answer, CallError> {
-        let outcome = self.guarded(call).await;
+        let outcome = self.guarded(call, Circuits::Obeyed).await;
         self.plane.caller.count(outcome.as_ref().err());
         outcome
     }
 
-    async fn guarded(&self, call: Call) -> Result<Answer, CallError> {
+    /// Makes a call even if the target has failed too often. Only for a last call, whose body is lost otherwise.
+    ///
+    /// # Errors
+    /// As [`Self::call`], but never [`CallError::Open`].
+    ///
+    /// # Cancel safety
+    /// As [`Self::call`].
+    pub async fn call_despite_circuit(&self, call: Call) -> Result<Answer, CallError> {
+        let outcome = self.guarded(call, Circuits::Ignored).await;
+        self.plane.caller.count(outcome.as_ref().err());
+        outcome
+    }
+
+    async fn guarded(&self, call: Call, circuits: Circuits) -> Result<Answer, CallError> {
         self.check_literal()?;
-        let attempt = self
-            .circuit
-            .begin(Instant::now())
-            .map_err(CallError::Open)?;
+        let attempt = match self.circuit.begin(Instant::now()) {
+            Ok(attempt) => Some(attempt),
+            Err(_) if circuits == Circuits::Ignored => None,
+            Err(wait) => return Err(CallError::Open(wait)),
+        };
         let entered = self.entrance.try_acquire().map_err(|_| CallError::Busy)?;
         let deadline = tokio::time::Instant::now() + call.timeout;
         let seats = tokio::time::timeout_at(deadline, self.seats());
@@ -185,9 +208,10 @@ impl Target {
             Err(CallError::Address(_) | CallError::Open(_) | CallError::Busy) => return outcome,
             Err(CallError::Deadline | CallError::Transport(_)) => false,
         };
-        match is_sound {
-            true => attempt.succeeded(),
-            false => attempt.failed(Instant::now()),
+        match (attempt, is_sound) {
+            (None, _) => {}
+            (Some(attempt), true) => attempt.succeeded(),
+            (Some(attempt), false) => attempt.failed(Instant::now()),
         }
         outcome
     }

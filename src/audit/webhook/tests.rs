@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicBool;
 use polyplane_outbound::{Caller, Trust};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
+use tokio::sync::Notify;
 
 use super::*;
 use crate::event::PlaneName;
@@ -18,6 +19,8 @@ const END: &[u8] = b"]}\n";
 struct Receiver {
     url: String,
     is_back: Arc<AtomicBool>,
+    /// Woken by each connection that was closed.
+    has_refused: Arc<Notify>,
     task: JoinHandle<()>,
 }
 
@@ -27,9 +30,12 @@ impl Receiver {
         let address = listener.local_addr().expect("bound");
         let is_back = Arc::new(AtomicBool::new(false));
         let answers = Arc::clone(&is_back);
+        let has_refused = Arc::new(Notify::new());
+        let refuses = Arc::clone(&has_refused);
         let task = tokio::spawn(async move {
             while let Ok((mut connection, _)) = listener.accept().await {
                 if !answers.load(Ordering::Relaxed) {
+                    refuses.notify_one();
                     continue;
                 }
                 let mut request = Vec::new();
@@ -44,9 +50,35 @@ impl Receiver {
         Self {
             url: format!("http://{address}/"),
             is_back,
+            has_refused,
             task,
         }
     }
+
+    fn target(&self) -> Target {
+        let caller = Caller::new(Vec::new()).of_operator();
+        let trust = Trust::new(None, None).expect("the system's");
+        Target::new(&caller, &self.url, &trust).expect("a target")
+    }
+}
+
+/// Starts a webhook. In the mode `Batch` events wait until it stops.
+fn start(target: Target, mode: Mode) -> Webhook {
+    Webhook::start(WebhookOptions {
+        target,
+        headers: HeaderMap::new(),
+        initial_backoff: Duration::from_millis(10),
+        sink: SinkOptions {
+            mode,
+            batch: BatchOptions {
+                waiting_max: 10,
+                events_max: 10,
+                wait_max: Duration::from_secs(3600),
+                throttle: None,
+            },
+            truncation: None,
+        },
+    })
 }
 
 impl Drop for Receiver {
@@ -79,26 +111,10 @@ async fn open_circuit(target: &Target) {
 #[tokio::test]
 async fn a_batch_is_not_lost_while_the_circuit_is_open() {
     let receiver = Receiver::start().await;
-    let caller = Caller::new(Vec::new()).of_operator();
-    let trust = Trust::new(None, None).expect("the system's");
-    let target = Target::new(&caller, &receiver.url, &trust).expect("a target");
+    let target = receiver.target();
     open_circuit(&target).await;
     receiver.is_back.store(true, Ordering::Relaxed);
-    let webhook = Webhook::start(WebhookOptions {
-        target,
-        headers: HeaderMap::new(),
-        initial_backoff: Duration::from_millis(1),
-        sink: SinkOptions {
-            mode: Mode::Blocking,
-            batch: BatchOptions {
-                waiting_max: 10,
-                events_max: 10,
-                wait_max: Duration::ZERO,
-                throttle: None,
-            },
-            truncation: None,
-        },
-    });
+    let webhook = start(target, Mode::Blocking);
     let plane = PlaneName { name: "a", id: "a" };
     let line = event::lost(&plane, 1, SystemTime::now());
     let heard = webhook.waiting.add(&plane, Text::Written(line));
@@ -106,6 +122,38 @@ async fn a_batch_is_not_lost_while_the_circuit_is_open() {
     assert_eq!(recorded, Ok(true), "the receiver has it");
     assert_eq!(webhook.waiting.counters.failed.load(Ordering::Relaxed), 0);
     webhook.close().await;
+}
+
+/// Nothing waits for the circuit any more, which may be open for longer than the end may take.
+#[tokio::test]
+async fn what_waits_at_the_end_is_sent_though_the_circuit_is_open() {
+    let receiver = Receiver::start().await;
+    let target = receiver.target();
+    open_circuit(&target).await;
+    receiver.is_back.store(true, Ordering::Relaxed);
+    let webhook = start(target, Mode::Batch);
+    let plane = PlaneName { name: "a", id: "a" };
+    let line = event::lost(&plane, 1, SystemTime::now());
+    assert!(webhook.waiting.add(&plane, Text::Written(line)).is_none());
+    webhook.close().await;
+    assert_eq!(webhook.waiting.counters.failed.load(Ordering::Relaxed), 0);
+    assert_eq!(webhook.shared.under_way.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test]
+async fn what_waits_at_the_end_is_sent_again_if_it_is_not_taken() {
+    let receiver = Receiver::start().await;
+    let webhook = start(receiver.target(), Mode::Batch);
+    let plane = PlaneName { name: "a", id: "a" };
+    let line = event::lost(&plane, 1, SystemTime::now());
+    assert!(webhook.waiting.add(&plane, Text::Written(line)).is_none());
+    let back = async {
+        receiver.has_refused.notified().await;
+        receiver.is_back.store(true, Ordering::Relaxed);
+    };
+    tokio::join!(webhook.close(), back);
+    assert_eq!(webhook.waiting.counters.failed.load(Ordering::Relaxed), 0);
+    assert_eq!(webhook.shared.under_way.load(Ordering::Relaxed), 0);
 }
 
 #[test]
