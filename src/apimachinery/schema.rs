@@ -1,7 +1,7 @@
 //! Kinds as data: the fields of objects, and everything that follows from them.
 //!
 //! Owns the arena of definitions and the engines that read it: [`decode`], [`encode`],
-//! [`validate`], [`openapi`] and path lookup. Engines that custom kinds share read it through
+//! [`validate`], [`openapi`], equality and path lookup. Engines that custom kinds share read it through
 //! [`crate::shape`]. It knows no kind by name; built-in kinds are generated data
 //! ([`Schemas::parse`]). It must not know where objects are stored or served.
 //!
@@ -11,6 +11,7 @@
 
 pub mod decode;
 pub mod encode;
+mod equality;
 pub(crate) mod go;
 mod internal;
 mod internal_text;

@@ -345,7 +345,8 @@ pub trait Strategy: Debug + Send + Sync {
     }
 
     /// Returns whether `metadata.generation` counts a change, for kinds that count; `None` counts
-    /// every change outside metadata and status.
+    /// every change outside metadata and status, unless it only writes an equal value in another
+    /// way.
     fn counts_generation(&self, object: &Value, old: &Value) -> Option<bool> {
         let _ = (object, old);
         None

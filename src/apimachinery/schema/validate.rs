@@ -15,6 +15,7 @@ pub(super) use unions::Relation;
 
 use std::borrow::Cow;
 
+use super::equality::settle;
 use super::tags::{Stage, Tag};
 use super::{DefId, Definition, Field, ListType, Presence, Schemas, Type};
 use crate::complaints::Complaints;
@@ -89,21 +90,6 @@ impl Schemas {
             );
         }
         checker.errors
-    }
-}
-
-impl Schemas {
-    /// Returns true if two values of a definition are equivalent: an absent value equals an empty
-    /// one.
-    pub fn alike(&self, id: DefId, left: &Value, right: &Value) -> bool {
-        let gate = |_: &str| false;
-        let checker = Checker {
-            schemas: self,
-            update: true,
-            gate: &gate,
-            errors: Complaints::default(),
-        };
-        checker.alike(&Type::Ref(id), left, right)
     }
 
     /// Returns a value of a type in the form in which texts show it: objects as JSON in the order
@@ -184,65 +170,17 @@ impl<'s> Checker<'s, '_> {
 
     /// Returns true if an update does not change the value.
     fn unchanged(&self, subject: Subject<'_>, pair: Pair<'_>) -> bool {
-        self.update && pair.correlated && self.same(subject, pair.new, pair.old)
-    }
-
-    /// Returns true if two values are equal. Absent, null, zero and empty are equal unless the
-    /// field distinguishes them.
-    fn same(&self, subject: Subject<'_>, left: Option<&Value>, right: Option<&Value>) -> bool {
-        match (self.settle(subject, left), self.settle(subject, right)) {
-            (None, None) => true,
-            (Some(left), Some(right)) => left == right || self.alike(subject.ty, left, right),
-            (Some(only), None) | (None, Some(only)) => {
-                subject.presence == Presence::Plain && self.schemas.is_zero(subject.ty, only)
-            }
-        }
-    }
-
-    /// Returns true if two values are equal, apart from values that are absent in one and empty in
-    /// the other somewhere inside.
-    fn alike(&self, ty: &Type, left: &Value, right: &Value) -> bool {
-        match (ty, left, right) {
-            (Type::Ref(id), Value::Object(left), Value::Object(right)) => {
-                self.schemas.get(*id).fields.iter().all(|field| {
-                    let subject = Subject {
-                        ty: &field.ty,
-                        presence: field.presence,
-                        field: Some(field),
-                    };
-                    self.same(subject, left.get(&field.name), right.get(&field.name))
-                })
-            }
-            (Type::List(item), Value::Array(left), Value::Array(right)) => {
-                let mut pairs = left.iter().zip(right);
-                left.len() == right.len()
-                    && pairs.all(|(left, right)| self.alike(item, left, right))
-            }
-            (Type::Map(item), Value::Object(left), Value::Object(right)) => {
-                let mut pairs = left.iter().zip(right.iter());
-                left.len() == right.len()
-                    && pairs.all(|((a, left), (b, right))| a == b && self.alike(item, left, right))
-            }
-            (Type::Nullable(inner), left, right) => self.alike(inner, left, right),
-            _ => left == right,
-        }
-    }
-
-    /// Returns the value, unless it counts as absent.
-    fn settle<'v>(&self, subject: Subject<'_>, value: Option<&'v Value>) -> Option<&'v Value> {
-        let value = value.filter(|value| !value.is_null())?;
-        let empty = match (subject.ty, value) {
-            (Type::List(_), Value::Array(items)) => items.is_empty(),
-            (Type::Map(_), Value::Object(members)) => members.is_empty(),
-            _ => false,
-        };
-        (!empty).then_some(value)
+        self.update
+            && pair.correlated
+            && self
+                .schemas
+                .same(subject.ty, subject.presence, pair.new, pair.old)
     }
 
     /// Returns true if the value counts as set: a present pointer, a list or map with items, or a
     /// value other than zero.
     fn is_set(&self, subject: Subject<'_>, value: Option<&Value>) -> bool {
-        match self.settle(subject, value) {
+        match settle(subject.ty, value) {
             None => false,
             Some(value) => {
                 subject.presence == Presence::Pointer || !self.schemas.is_zero(subject.ty, value)

@@ -4,6 +4,7 @@ use super::rolling_update;
 use crate::shared::object_metadata;
 use crate::shared::pod::{defaults, table_cells};
 use crate::shared::validation::bad_value;
+use crate::shared::validation::equality::alike_in;
 use crate::shared::validation::numbers::non_negative_members;
 use crate::shared::workload;
 use polyplane_apimachinery::complaints::Complaints;
@@ -11,6 +12,7 @@ use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::{Value, labels};
 use polyplane_registry::strategy::{Context, Privileged, Strategy, age};
 
+const SPEC: &str = "io.k8s.api.apps.v1.DaemonSetSpec";
 const COUNTERS: [&str; 9] = [
     "currentNumberScheduled",
     "numberMisscheduled",
@@ -58,10 +60,11 @@ impl Strategy for DaemonSet {
         set_template_generation(object, generation);
     }
 
-    fn prepare_update(&self, _: &Context<'_>, object: &mut Value, old: &Value) {
+    fn prepare_update(&self, context: &Context<'_>, object: &mut Value, old: &Value) {
         workload::drop_old(object);
         count_from_zero(object);
-        let changed = object["spec"]["template"] != old["spec"]["template"];
+        let (spec, before) = (&object["spec"], &old["spec"]);
+        let changed = !alike_in(context.schemas, SPEC, "template", spec, before);
         set_template_generation(object, template_generation(old) + i64::from(changed));
     }
 

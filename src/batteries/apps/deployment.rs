@@ -52,7 +52,7 @@ impl Strategy for Deployment {
     }
 
     fn counts_generation(&self, object: &Value, old: &Value) -> Option<bool> {
-        Some(object["spec"] != old["spec"] || annotations(object) != annotations(old))
+        (annotations(object) != annotations(old)).then_some(true)
     }
 
     fn prepare_subresource(&self, _: &Context<'_>, object: &mut Value, old: &Value) {

@@ -7,13 +7,16 @@ use crate::shared::pod::validation::{PodOptions, claim_template, validate_templa
 use crate::shared::pod::{defaults, table_cells};
 use crate::shared::validation::bad_value;
 use crate::shared::validation::complaints::{complain, named};
+use crate::shared::validation::equality::alike_in;
 use crate::shared::validation::numbers::{non_negative, non_negative_members};
 use crate::shared::workload;
 use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
+use polyplane_apimachinery::schema::Schemas;
 use polyplane_apimachinery::{Value, json, names};
 use polyplane_registry::strategy::{Context, Privileged, Strategy, age};
 
+const SPEC: &str = "io.k8s.api.apps.v1.StatefulSetSpec";
 const COUNTERS: [&str; 7] = [
     "replicas",
     "readyReplicas",
@@ -110,7 +113,7 @@ impl Strategy for StatefulSet {
         };
         let mut errors = spec_errors(object, checks, privileged);
         workload::same_selector(object, old, &mut errors);
-        unchanged(object, old, &mut errors);
+        unchanged(context.schemas, object, old, &mut errors);
         errors
     }
 
@@ -203,19 +206,16 @@ fn keep_claims(object: &mut Value, old: &Value) -> bool {
 }
 
 /// Refuses changes of the fields that never change, in upstream's order.
-fn unchanged(object: &Value, old: &Value, errors: &mut Complaints) {
-    let (claims, before) = (
-        &object["spec"]["volumeClaimTemplates"],
-        &old["spec"]["volumeClaimTemplates"],
-    );
-    if claims != before {
+fn unchanged(schemas: &Schemas, object: &Value, old: &Value, errors: &mut Complaints) {
+    const CLAIMS: &str = "volumeClaimTemplates";
+    if !alike_in(schemas, SPEC, CLAIMS, &object["spec"], &old["spec"]) {
         let spec = Path::new("spec");
-        let bad = match claims.as_array() {
+        let bad = match object["spec"][CLAIMS].as_array() {
             Some(claims) => bad_value::list("io.k8s.api.core.v1.PersistentVolumeClaim", claims),
             None => Bad::Json(Value::Null),
         };
         errors.push(FieldError::invalid(
-            &spec.child("volumeClaimTemplates"),
+            &spec.child(CLAIMS),
             bad,
             "field is immutable",
         ));
@@ -439,6 +439,7 @@ fn strategy(strategy: &Value, path: &Path<'_>, errors: &mut Complaints) {
 #[cfg(test)]
 mod tests {
     use super::{Checks, ENDLESS_HISTORY, Privileged, own_warnings, template, unchanged};
+    use crate::kind_tables::schemas;
     use polyplane_apimachinery::complaints::Complaints;
     use polyplane_apimachinery::field_error::Path;
     use polyplane_apimachinery::{Value, json};
@@ -448,7 +449,7 @@ mod tests {
         let old = json!({"spec": {"serviceName": "db", "volumeClaimTemplates": [{"metadata": {"name": "data"}}]}});
         let new = json!({"spec": {"podManagementPolicy": "Parallel"}});
         let mut errors = Complaints::default();
-        unchanged(&new, &old, &mut errors);
+        unchanged(&schemas(), &new, &old, &mut errors);
         let fields: Vec<String> = errors.iter().map(|error| error.field.to_string()).collect();
         let wanted = ["volumeClaimTemplates", "serviceName", "podManagementPolicy"];
         assert_eq!(fields, wanted.map(|field| format!("spec.{field}")));

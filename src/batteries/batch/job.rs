@@ -6,6 +6,7 @@ mod status;
 mod update;
 
 use crate::shared::pod::{defaults, init_annotations, table_cells};
+use crate::shared::validation::equality::alike;
 use crate::shared::workload::{self, shown_selector};
 use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::Path;
@@ -60,10 +61,11 @@ impl Strategy for Job {
         init_annotations::drop_at(object, &TEMPLATE);
     }
 
-    fn prepare_update(&self, _: &Context<'_>, object: &mut Value, old: &Value) {
+    fn prepare_update(&self, context: &Context<'_>, object: &mut Value, old: &Value) {
         init_annotations::drop_at(object, &TEMPLATE);
         take_good_labels(object);
-        if object["spec"] != old["spec"] {
+        let (spec, before) = (&object["spec"], &old["spec"]);
+        if !alike(context.schemas, update::SPEC, spec, before) {
             let generation = old.int_at(&["metadata", "generation"]).unwrap_or(0);
             object.set(&["metadata", "generation"], generation + 1);
         }
@@ -83,7 +85,7 @@ impl Strategy for Job {
     }
 
     fn validate_update(&self, context: &Context<'_>, object: &Value, old: &Value) -> Complaints {
-        update::validate(object, old, context.settings.privileged)
+        update::validate(context, object, old)
     }
 
     fn validate_subresource(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {

@@ -10,6 +10,7 @@ use crate::shared::node_selector::{self, LabelValues};
 use crate::shared::object_metadata;
 use crate::shared::pod::defaults::round_up;
 use crate::shared::resource_names::{amount, validate_positive};
+use crate::shared::validation::equality::alike;
 use crate::shared::validation::{bad_value, text_diff};
 use claim_fields as checks;
 use polyplane_apimachinery::complaints::Complaints;
@@ -330,7 +331,7 @@ fn validate_change(schemas: &Schemas, object: &Value, old: &Value) -> Complaints
     {
         drop(new_sources.remove(&["csi", "controllerExpandSecretRef"]));
     }
-    if !checks::alike(schemas, SPEC, &new_sources, &old_sources) {
+    if !alike(schemas, SPEC, &new_sources, &old_sources) {
         let text = |sources| schemas.internal_part_text(SPEC, "PersistentVolumeSource", sources);
         let diff = text_diff::texts(&text(&old_sources), &text(&new_sources));
         let detail = format!("spec.persistentvolumesource is immutable after creation\n{diff}");
@@ -347,7 +348,7 @@ fn validate_change(schemas: &Schemas, object: &Value, old: &Value) -> Complaints
     if !before.is_null() {
         let mut renamed = before.clone();
         rename_labels(&mut renamed, affinity);
-        if affinity.is_null() || !checks::alike(schemas, AFFINITY, affinity, &renamed) {
+        if affinity.is_null() || !alike(schemas, AFFINITY, affinity, &renamed) {
             let detail = "field is immutable, except for updating from beta label to GA";
             let bad = bad_value::typed("io.k8s.api.core.v1.VolumeNodeAffinity", affinity);
             errors.push(FieldError::invalid(&Path::new("nodeAffinity"), bad, detail));

@@ -7,6 +7,7 @@ use crate::shared::object_metadata;
 use crate::shared::pod::validation;
 use crate::shared::pod::validation::{PodOptions, resize, status, update};
 use crate::shared::pod::{defaults, init_annotations, qos, table_cells, warnings};
+use crate::shared::validation::equality::alike;
 use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::Path;
 use polyplane_apimachinery::json::scan::Scanned;
@@ -45,10 +46,6 @@ impl Strategy for Pod {
         init_annotations::drop_at(object, &[]);
     }
 
-    fn counts_generation(&self, object: &Value, old: &Value) -> Option<bool> {
-        Some(!update::same(&object["spec"], &old["spec"]))
-    }
-
     fn prepare_subresource(&self, context: &Context<'_>, object: &mut Value, old: &Value) {
         match context.subresource {
             "resize" => prepare::keep_all_but_resources(object, old),
@@ -59,7 +56,8 @@ impl Strategy for Pod {
             }
         }
         init_annotations::drop_at(object, &[]);
-        if !update::same(&object["spec"], &old["spec"]) {
+        let (spec, before) = (&object["spec"], &old["spec"]);
+        if !alike(context.schemas, update::SPEC, spec, before) {
             let generation = old.int_at(&["metadata", "generation"]).unwrap_or(0);
             object.set(&["metadata", "generation"], generation + 1);
         }
@@ -89,7 +87,13 @@ impl Strategy for Pod {
         match context.subresource {
             "resize" => {
                 let mut errors = metadata_errors(object, old);
-                errors.extend(resize::validate(context.features, object, old, &options));
+                errors.extend(resize::validate(
+                    context.schemas,
+                    context.features,
+                    object,
+                    old,
+                    &options,
+                ));
                 errors
             }
             "ephemeralcontainers" => {

@@ -25,10 +25,6 @@ impl Strategy for PodTemplate {
         init_annotations::drop_at(object, &["template"]);
     }
 
-    fn counts_generation(&self, object: &Value, old: &Value) -> Option<bool> {
-        Some(object["template"] != old["template"])
-    }
-
     fn validate_create(&self, context: &Context<'_>, object: &Value) -> Complaints {
         let mut errors = object_metadata::validate_finalizers(object);
         errors.extend(template_errors(object, None, context.settings.privileged));

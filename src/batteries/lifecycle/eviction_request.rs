@@ -16,10 +16,6 @@ impl Strategy for EvictionRequest {
         Some(NameRule::GeneratedSubdomain)
     }
 
-    fn counts_generation(&self, object: &Value, old: &Value) -> Option<bool> {
-        Some(object["spec"] != old["spec"])
-    }
-
     fn validate_create(&self, _: &Context<'_>, object: &Value) -> Complaints {
         validate_create(object)
     }

@@ -8,15 +8,17 @@ use super::validation::{Declared, declared, members, shown_key};
 use crate::shared::node_selector::{self, LabelValues};
 use crate::shared::resource_names::{amount, is_huge_pages};
 use crate::shared::validation::complaints::complain;
+use crate::shared::validation::equality::alike_in;
 use crate::shared::validation::members::{present, texts};
 use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Value, names};
-use polyplane_registry::Features;
+use polyplane_registry::strategy::Context;
 
 /// The name of the definition of an attribute.
 pub const ATTRIBUTE: &str = "io.k8s.api.resource.v1.DeviceAttribute";
+const DEVICE: &str = "io.k8s.api.resource.v1.Device";
 const ENTRIES_MAX: usize = 32;
 const VALUES_MAX: usize = 48;
 const VALUE_BYTES_MAX: usize = 64;
@@ -59,7 +61,7 @@ pub fn is_advanced(device: &Value) -> bool {
 /// Validates a device; `old` is the device of the same name before the update.
 pub fn validate(
     errors: &mut Complaints,
-    features: &Features,
+    context: &Context<'_>,
     path: &Path<'_>,
     device: &Value,
     old: Option<&Value>,
@@ -72,7 +74,8 @@ pub fn validate(
         validation::qualified_name(errors, &attributes, key);
         validate_attribute(errors, &attributes.key(&shown_key(key)), attribute);
     }
-    let changed = |field: &str| old.is_none_or(|old| old[field] != device[field]);
+    let changed =
+        |field: &str| old.is_none_or(|old| !alike_in(context.schemas, DEVICE, field, old, device));
     if changed("capacity") {
         let place = path.child("capacity");
         for (key, capacity) in members(&device["capacity"]) {
@@ -84,7 +87,7 @@ pub fn validate(
                 continue;
             }
             if device.bool_at(&["allowMultipleAllocations"]) {
-                capacity_policy::validate(errors, features, &policy, capacity);
+                capacity_policy::validate(errors, context.features, &policy, capacity);
             } else {
                 errors.push(FieldError::forbidden(
                     &policy,

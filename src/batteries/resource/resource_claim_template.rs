@@ -7,6 +7,7 @@ use crate::shared::pod::validation;
 use crate::shared::table_cells::{age_cell, name_cell};
 use crate::shared::validation::bad_value;
 use crate::shared::validation::complaints::IMMUTABLE;
+use crate::shared::validation::equality::alike;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
@@ -66,12 +67,12 @@ impl Strategy for ResourceClaimTemplate {
         errors
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Complaints {
+    fn validate_update(&self, context: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors =
             object_metadata::validate(object, Scope::Namespaced, NameRule::DnsSubdomain);
         validate_spec(&mut errors, &object["spec"]);
         errors.extend(object_metadata::validate_update(object, old));
-        if object["spec"] != old["spec"] {
+        if !alike(context.schemas, SPEC, &object["spec"], &old["spec"]) {
             let bad = bad_value::typed(SPEC, &object["spec"]);
             errors.push(FieldError::invalid(&Path::new("spec"), bad, IMMUTABLE));
         }

@@ -13,7 +13,6 @@ use crate::shared::validation::members::present;
 use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::{Value, names, quote};
-use polyplane_registry::Features;
 use polyplane_registry::strategy::{Context, Strategy};
 use std::collections::BTreeSet;
 
@@ -76,13 +75,13 @@ impl Strategy for ResourceSlice {
 
     fn validate_create(&self, context: &Context<'_>, object: &Value) -> Complaints {
         let mut errors = object_metadata::validate_finalizers(object);
-        validate_spec(&mut errors, context.features, &object["spec"], &Value::Null);
+        validate_spec(&mut errors, context, &object["spec"], &Value::Null);
         errors
     }
 
     fn validate_update(&self, context: &Context<'_>, object: &Value, old: &Value) -> Complaints {
         let mut errors = object_metadata::validate_update(object, old);
-        validate_spec(&mut errors, context.features, &object["spec"], &old["spec"]);
+        validate_spec(&mut errors, context, &object["spec"], &old["spec"]);
         errors
     }
 
@@ -109,7 +108,7 @@ impl Strategy for ResourceSlice {
     }
 }
 
-fn validate_spec(errors: &mut Complaints, features: &Features, spec: &Value, old: &Value) {
+fn validate_spec(errors: &mut Complaints, context: &Context<'_>, spec: &Value, old: &Value) {
     let path = Path::new("spec");
     let driver = spec.str_at(&["driver"]);
     validation::driver_name(errors, &path.child("driver"), driver);
@@ -122,7 +121,7 @@ fn validate_spec(errors: &mut Complaints, features: &Features, spec: &Value, old
         let detail = "only one of `sharedCounters` or `devices` is allowed";
         errors.push(FieldError::invalid(&path, "", detail));
     }
-    validate_devices(errors, features, &path.child("devices"), spec, old);
+    validate_devices(errors, context, &path.child("devices"), spec, old);
     let sets = spec.items_at(&["sharedCounters"]);
     let place = path.child("sharedCounters");
     if within(errors, &place, sets, COUNTER_SETS_MAX) {
@@ -258,7 +257,7 @@ fn validate_nodes(errors: &mut Complaints, path: &Path<'_>, spec: &Value) {
 
 fn validate_devices(
     errors: &mut Complaints,
-    features: &Features,
+    context: &Context<'_>,
     path: &Path<'_>,
     spec: &Value,
     old: &Value,
@@ -282,7 +281,7 @@ fn validate_devices(
             .items_at(&["devices"])
             .iter()
             .find(|old| old["name"] == device["name"]);
-        device::validate(errors, features, &path.index(at), device, known, selection);
+        device::validate(errors, context, &path.index(at), device, known, selection);
     }
     let mut seen = BTreeSet::new();
     for (at, device) in devices.iter().enumerate() {

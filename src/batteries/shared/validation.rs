@@ -5,6 +5,7 @@ pub mod bad_value;
 pub mod complaints;
 pub mod conditions;
 pub mod domain_names;
+pub mod equality;
 pub mod members;
 pub mod numbers;
 pub mod object_names;

@@ -9,6 +9,7 @@ use crate::complaints;
 use crate::kinds::table::Resource;
 use crate::metadata;
 use crate::strategy::Context;
+use polyplane_apimachinery::Value;
 use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, FieldErrorKind};
 use polyplane_apimachinery::names::NameRule;
@@ -16,7 +17,6 @@ use polyplane_apimachinery::schema::DefId;
 use polyplane_apimachinery::schema::decode::{Beyond, DecodeError, Empties};
 use polyplane_apimachinery::shape::defaults::TooLarge;
 use polyplane_apimachinery::status::{ApiError, Reason};
-use polyplane_apimachinery::{Map, Value};
 use std::collections::{BTreeSet, HashSet};
 
 /// Applies the defaults of `definition` and of the kind.
@@ -85,13 +85,13 @@ fn counts(row: &Resource, tree: &Value, old: &Value) -> bool {
     if let Some(answer) = row.strategy.counts_generation(tree, old) {
         return answer;
     }
-    !counted(tree).eq(counted(old))
-}
-
-/// Returns the members of an object that `metadata.generation` counts.
-fn counted(object: &Value) -> impl Iterator<Item = (&str, &Value)> {
-    let members = object.as_object().into_iter().flat_map(Map::iter);
-    members.filter(|(key, _)| !matches!(*key, "metadata" | "status" | "kind" | "apiVersion"))
+    let definition = row.schemas.get(row.prepared_definition());
+    let fields = definition.fields.iter();
+    let mut counted = fields.filter(|field| !matches!(&*field.name, "metadata" | "status"));
+    if row.strategy.counts_empties() {
+        return counted.any(|field| tree.get(&field.name) != old.get(&field.name));
+    }
+    !counted.all(|field| row.schemas.alike_in(field, tree, old))
 }
 
 fn copy(tree: &mut Value, from: &Value, path: &[&str]) {

@@ -65,15 +65,8 @@ impl<'s> Checker<'s, '_> {
                     return false;
                 };
                 keys.iter().all(|key| {
-                    let Some(field) = definition.field(key) else {
-                        return false;
-                    };
-                    let subject = Subject {
-                        ty: &field.ty,
-                        presence: field.presence,
-                        field: Some(field),
-                    };
-                    self.same(subject, left.get(key), right.get(key))
+                    let field = definition.field(key);
+                    field.is_some_and(|field| self.schemas.alike_in(field, left, right))
                 })
             }
         }

@@ -3,13 +3,19 @@
 use super::{NAME_LABELS, Owner, UID_LABELS, is_true, spec};
 use crate::shared::object_metadata;
 use crate::shared::validation::bad_value;
+use crate::shared::validation::equality::{alike, alike_in};
 use crate::shared::validation::members::has;
 use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::labels::{self, Selector};
+use polyplane_apimachinery::schema::Schemas;
 use polyplane_apimachinery::{Value, names};
-use polyplane_registry::strategy::Privileged;
+use polyplane_registry::strategy::{Context, Privileged};
 
+/// The type of a Job's spec.
+pub const SPEC: &str = "io.k8s.api.batch.v1.JobSpec";
+const TEMPLATE: &str = "io.k8s.api.core.v1.PodTemplateSpec";
+const POD: &str = "io.k8s.api.core.v1.PodSpec";
 const FAILURE_POLICY: &str = "io.k8s.api.batch.v1.PodFailurePolicy";
 const SUCCESS_POLICY: &str = "io.k8s.api.batch.v1.SuccessPolicy";
 
@@ -115,19 +121,20 @@ pub fn name_allows_completions(object: &Value, errors: &mut Complaints) {
 }
 
 /// Validates a changed Job.
-pub fn validate(object: &Value, old: &Value, privileged: Privileged) -> Complaints {
+pub fn validate(context: &Context<'_>, object: &Value, old: &Value) -> Complaints {
+    let (schemas, privileged) = (context.schemas, context.settings.privileged);
     let mut errors = object_metadata::validate_finalizers(object);
     errors.extend(whole_spec(object, Some(old), privileged));
     let (new, before, path) = (&object["spec"], &old["spec"], Path::new("spec"));
     completions(new, before, &path, &mut errors);
     let fixed = |field: &str, bad: fn(&Value) -> Bad, errors: &mut Complaints| {
-        if new[field] != before[field] {
+        if !alike_in(schemas, SPEC, field, new, before) {
             let (place, bad) = (path.child(field), bad(&new[field]));
             errors.push(FieldError::invalid(&place, bad, "field is immutable"));
         }
     };
     fixed("selector", bad_value::selector, &mut errors);
-    template(object, old, &path, &mut errors);
+    template(schemas, object, old, &path, &mut errors);
     let json = |value: &Value| Bad::Json(value.clone());
     fixed("completionMode", json, &mut errors);
     let failure_policy = |value: &Value| bad_value::typed(FAILURE_POLICY, value);
@@ -159,7 +166,13 @@ fn completions(new: &Value, old: &Value, path: &Path<'_>, errors: &mut Complaint
 
 /// Checks changes of the template: a suspended Job that is not running may change where its Pods
 /// are scheduled and which resources they request.
-fn template(object: &Value, old: &Value, path: &Path<'_>, errors: &mut Complaints) {
+fn template(
+    schemas: &Schemas,
+    object: &Value,
+    old: &Value,
+    path: &Path<'_>,
+    errors: &mut Complaints,
+) {
     let (new, mut before) = (&object["spec"]["template"], old["spec"]["template"].clone());
     let suspended = old.bool_at(&["spec", "suspend"]);
     let not_started = !has(&old["status"], "startTime");
@@ -170,8 +183,8 @@ fn template(object: &Value, old: &Value, path: &Path<'_>, errors: &mut Complaint
         None => drop(before.remove(path)),
     };
     if !mutable {
-        if *new != before {
-            let bad = bad_value::typed("io.k8s.api.core.v1.PodTemplateSpec", new);
+        if !alike(schemas, TEMPLATE, new, &before) {
+            let bad = bad_value::typed(TEMPLATE, new);
             errors.push(FieldError::invalid(
                 &path.child("template"),
                 bad,
@@ -211,8 +224,8 @@ fn template(object: &Value, old: &Value, path: &Path<'_>, errors: &mut Complaint
             }
         }
     }
-    if new["spec"] != before["spec"] {
-        let bad = bad_value::typed("io.k8s.api.core.v1.PodSpec", &new["spec"]);
+    if !alike(schemas, POD, &new["spec"], &before["spec"]) {
+        let bad = bad_value::typed(POD, &new["spec"]);
         errors.push(FieldError::invalid(
             &path.child("template.spec"),
             bad,
@@ -224,6 +237,7 @@ fn template(object: &Value, old: &Value, path: &Path<'_>, errors: &mut Complaint
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kind_tables::schemas;
     use polyplane_apimachinery::json;
 
     #[test]
@@ -249,7 +263,7 @@ mod tests {
             (of_pods(), of_nodes(), true),
         ] {
             let mut errors = Complaints::default();
-            template(&new, &old, &Path::new("spec"), &mut errors);
+            template(&schemas(), &new, &old, &Path::new("spec"), &mut errors);
             assert_eq!(!errors.is_empty(), refused, "{old:?} to {new:?}");
         }
     }

@@ -3,7 +3,6 @@
 use crate::shared::resource_names::amount;
 use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
-use polyplane_apimachinery::schema::Schemas;
 use polyplane_apimachinery::{Value, names};
 use polyplane_registry::metadata::strings;
 
@@ -14,13 +13,6 @@ const MODES: [(&str, &str); 4] = [
     ("ReadWriteMany", "RWX"),
     ("ReadWriteOncePod", "RWOP"),
 ];
-
-/// Returns true if two values of the type `definition` are equivalent.
-pub fn alike(schemas: &Schemas, definition: &str, left: &Value, right: &Value) -> bool {
-    let id = schemas.find(definition);
-    let id = id.expect("the schemas of a kind define its parts");
-    schemas.alike(id, left, right)
-}
 
 /// Returns the access modes as a table shows them.
 pub fn short_modes(modes: &Value) -> String {

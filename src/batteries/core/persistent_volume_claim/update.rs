@@ -1,8 +1,8 @@
 //! Checks of changes of a PersistentVolumeClaim.
 
 use super::{CLASS_ANNOTATION, align_sources};
-use crate::core::persistent_volume::claim_fields::alike;
 use crate::shared::resource_names::amount;
+use crate::shared::validation::equality::alike;
 use crate::shared::validation::text_diff;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::complaints::Complaints;

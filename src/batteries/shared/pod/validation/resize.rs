@@ -1,10 +1,11 @@
 //! Validation of changes to a pod's spec through its subresources: other resources for its
 //! containers, and more ephemeral containers.
 
-use super::update::same;
+use super::update::SPEC;
 use super::{PodOptions, Subject, annotations, is_sidecar, update};
 use crate::feature_gates::Gate;
 use crate::shared::pod::{defaults, qos};
+use crate::shared::validation::equality::{alike, alike_in};
 use crate::shared::validation::text_diff;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::complaints::Complaints;
@@ -14,6 +15,8 @@ use polyplane_registry::Features;
 
 /// The resources that can change while the pod runs.
 const RESIZABLE: [&str; 2] = ["cpu", "memory"];
+const CONTAINER: &str = "io.k8s.api.core.v1.Container";
+const EPHEMERAL: &str = "io.k8s.api.core.v1.EphemeralContainer";
 const ONLY_RESIZABLE: &str = "only cpu and memory resources are mutable";
 
 /// Validates a pod whose ephemeral containers have changed.
@@ -40,11 +43,10 @@ pub fn validate_ephemeral(
         let quoted = polyplane_apimachinery::quote::quote(name);
         let detail = match list.iter().rev().find(|one| one.str_at(&["name"]) == name) {
             None => format!("existing ephemeral containers {quoted} may not be removed\n"),
-            Some(one) if one != container => {
-                const TYPE: &str = "io.k8s.api.core.v1.EphemeralContainer";
+            Some(one) if !alike(schemas, EPHEMERAL, one, container) => {
                 let (before, after) = (
-                    schemas.internal_text(TYPE, container),
-                    schemas.internal_text(TYPE, one),
+                    schemas.internal_text(EPHEMERAL, container),
+                    schemas.internal_text(EPHEMERAL, one),
                 );
                 let difference = text_diff::texts_within(&before, &after, &mut work);
                 format!("existing ephemeral containers {quoted} may not be changed\n{difference}")
@@ -57,7 +59,13 @@ pub fn validate_ephemeral(
 }
 
 /// Validates a pod whose resources have changed.
-pub fn validate(features: &Features, new: &Value, old: &Value, options: &PodOptions) -> Complaints {
+pub fn validate(
+    schemas: &Schemas,
+    features: &Features,
+    new: &Value,
+    old: &Value,
+    options: &PodOptions,
+) -> Complaints {
     debug_assert_eq!(options.subject, Subject::Pod);
     let refused = if annotations::is_mirror(old) {
         Some("static pods cannot be resized")
@@ -90,18 +98,18 @@ pub fn validate(features: &Features, new: &Value, old: &Value, options: &PodOpti
     }
     let (new, old) = (&new["spec"], &old["spec"]);
     let mut rest = new.clone();
-    validate_pod_level(&mut rest, old, &path, &mut errors);
+    validate_pod_level(schemas, &mut rest, old, &path, &mut errors);
     if !validate_order(new, old, &path, &mut errors) {
         return errors;
     }
     validate_removals(new, old, &path, &mut errors);
-    validate_containers(&mut rest, old, &path, &mut errors);
+    validate_containers(schemas, &mut rest, old, &path, &mut errors);
     let volumes_change = Gate::InPlacePodVerticalScalingMemoryBackedVolumes.is_on(features);
-    if !volumes_change && new["volumes"] != old["volumes"] {
+    if !volumes_change && !alike_in(schemas, SPEC, "volumes", new, old) {
         let detail = "volumes are immutable on resize when InPlacePodVerticalScalingMemoryBackedVolumes feature gate is disabled";
         errors.push(FieldError::forbidden(&path.child("volumes"), detail));
     }
-    if errors.is_empty() && !same(&rest, old) {
+    if errors.is_empty() && !alike(schemas, SPEC, &rest, old) {
         errors.push(FieldError::forbidden(&path, ONLY_RESIZABLE));
     }
     errors
@@ -131,7 +139,13 @@ fn restore(resources: &mut Value, old: &Value) {
     }
 }
 
-fn validate_pod_level(rest: &mut Value, old: &Value, path: &Path<'_>, errors: &mut Complaints) {
+fn validate_pod_level(
+    schemas: &Schemas,
+    rest: &mut Value,
+    old: &Value,
+    path: &Path<'_>,
+    errors: &mut Complaints,
+) {
     let before = &old["resources"];
     let resources_path = path.child("resources");
     let given =
@@ -162,7 +176,7 @@ fn validate_pod_level(rest: &mut Value, old: &Value, path: &Path<'_>, errors: &m
     {
         drop(rest.remove(&["resources"]));
     }
-    if rest["resources"] != *before {
+    if !alike_in(schemas, SPEC, "resources", rest, old) {
         let detail = "only cpu and memory resources are mutable at pod-level";
         errors.push(FieldError::forbidden(path, detail));
     }
@@ -215,18 +229,24 @@ fn validate_removals(new: &Value, old: &Value, path: &Path<'_>, errors: &mut Com
     }
 }
 
-fn validate_containers(rest: &mut Value, old: &Value, path: &Path<'_>, errors: &mut Complaints) {
+fn validate_containers(
+    schemas: &Schemas,
+    rest: &mut Value,
+    old: &Value,
+    path: &Path<'_>,
+    errors: &mut Complaints,
+) {
     for list in ["containers", "initContainers"] {
         let list_path = path.child(list);
         let before = old.items_at(&[list]);
         for (at, (container, before)) in defaults::items_mut(rest, list).zip(before).enumerate() {
-            let changed = container != before;
+            let changed = !alike(schemas, CONTAINER, container, before);
             if let Some(resources) = container.get_mut("resources") {
                 restore(resources, &before["resources"]);
             } else if changed && !before["resources"].is_null() {
                 container.set(&["resources"], before["resources"].clone());
             }
-            let equal = container == before || without_empty(container) == without_empty(before);
+            let equal = alike(schemas, CONTAINER, container, before);
             if list == "containers" {
                 if !equal {
                     errors.push(FieldError::forbidden(path, ONLY_RESIZABLE));
@@ -250,18 +270,6 @@ fn validate_containers(rest: &mut Value, old: &Value, path: &Path<'_>, errors: &
             }
         }
     }
-}
-
-/// Returns the container without `resources` if these are empty.
-fn without_empty(container: &Value) -> Value {
-    let mut container = container.clone();
-    if container["resources"]
-        .as_object()
-        .is_some_and(|members| members.values().all(Value::is_null))
-    {
-        drop(container.remove(&["resources"]));
-    }
-    container
 }
 
 #[cfg(test)]
@@ -293,6 +301,7 @@ mod tests {
 
     fn complaints(new: &Value, old: &Value) -> Vec<String> {
         let errors = validate(
+            &kind_tables::schemas(),
             &kind_tables::features(),
             new,
             old,
@@ -310,6 +319,26 @@ mod tests {
         let added =
             pod(json!({"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "2Gi"}}));
         assert_eq!(complaints(&added, &old), [""; 0]);
+    }
+
+    #[test]
+    fn amounts_may_be_written_in_another_way() {
+        let with = |size: &str, storage: &str| {
+            let requests = json!({"cpu": "1", "ephemeral-storage": storage});
+            let mut pod = pod(json!({"requests": requests}));
+            let volume = json!({"name": "scratch", "emptyDir": {"sizeLimit": size}});
+            pod.set(&["spec", "volumes"], Value::Array(vec![volume]));
+            pod
+        };
+        let old = with("1Gi", "1Mi");
+        assert_eq!(complaints(&with("1073741824", "1048576"), &old), [""; 0]);
+        let volumes = complaints(&with("2Gi", "1Mi"), &old);
+        assert!(volumes[0].starts_with("spec.volumes: Forbidden: "));
+        let containers = complaints(&with("1Gi", "2Mi"), &old);
+        assert_eq!(
+            containers,
+            ["spec: Forbidden: only cpu and memory resources are mutable"]
+        );
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use super::{PodOptions, annotations, tolerations};
 use crate::shared::pod::defaults;
-use crate::shared::resource_names::amount;
+use crate::shared::validation::equality::alike;
 use crate::shared::validation::{bad_value, text_diff};
 use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
@@ -12,7 +12,8 @@ use polyplane_apimachinery::{Value, names};
 
 const UPDATABLE: &str = "`spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
-const SPEC: &str = "io.k8s.api.core.v1.PodSpec";
+/// The type of a pod's spec.
+pub const SPEC: &str = "io.k8s.api.core.v1.PodSpec";
 
 /// Validates a changed pod, without the common rules of metadata.
 pub fn validate(schemas: &Schemas, new: &Value, old: &Value, options: &PodOptions) -> Complaints {
@@ -46,7 +47,7 @@ pub fn validate(schemas: &Schemas, new: &Value, old: &Value, options: &PodOption
         &mut errors,
     );
     validate_gates(new, old, &path.child("schedulingGates"), &mut errors);
-    if !same(new, old) {
+    if !alike(schemas, SPEC, new, old) {
         validate_rest(schemas, new, old, &path, &mut errors);
     }
     errors
@@ -168,7 +169,7 @@ fn validate_rest(
     if !old.items_at(&["schedulingGates"]).is_empty() {
         validate_gated(&mut rest, old, path, errors);
     }
-    if same(&rest, old) {
+    if alike(schemas, SPEC, &rest, old) {
         return;
     }
     let difference = text_diff::texts(
@@ -253,43 +254,4 @@ fn only_adds(new: &Value, old: &Value) -> bool {
     lists
         .iter()
         .all(|list| new.items_at(&[list]).starts_with(old.items_at(&[list])))
-}
-
-/// Returns true if two specs are equivalent: amounts may be written in several ways.
-pub fn same(one: &Value, other: &Value) -> bool {
-    one == other || normal(one) == normal(other)
-}
-
-fn normal(spec: &Value) -> Value {
-    let mut spec = spec.clone();
-    for list in defaults::CONTAINER_LISTS {
-        for container in defaults::items_mut(&mut spec, list) {
-            normal_resources(container);
-        }
-    }
-    normal_resources(&mut spec);
-    if let Some(overhead) = spec.get_mut("overhead") {
-        normal_list(overhead);
-    }
-    spec
-}
-
-fn normal_resources(owner: &mut Value) {
-    for list in ["limits", "requests"] {
-        if let Some(list) = owner.at_mut(&["resources", list]) {
-            normal_list(list);
-        }
-    }
-}
-
-fn normal_list(list: &mut Value) {
-    let Some(list) = list.as_object_mut() else {
-        return;
-    };
-    for (_, value) in list.iter_mut() {
-        let thousandths = amount(Some(value)).milli_value();
-        if !matches!(thousandths, i64::MIN | i64::MAX) {
-            *value = Value::Int(thousandths);
-        }
-    }
 }
