@@ -222,9 +222,12 @@ impl Field {
 
 /// Lists and maps for which upstream's defaults, strategies, validation or admission tell an empty one,
 /// as its structs do, from none.
-const EMPTY_IS_SAID: [(&str, &[&str]); 14] = [
+const EMPTY_IS_SAID: [(&str, &[&str]); 16] = [
     // None gets the default, an empty one is refused.
     ("io.k8s.api.autoscaling.v2.HPAScalingRules", &["policies"]),
+    // Refused for an immutable object that has none.
+    ("io.k8s.api.core.v1.ConfigMap", &["binaryData", "data"]),
+    ("io.k8s.api.core.v1.Secret", &["data"]),
     // Refused for a pod of Windows.
     (
         "io.k8s.api.core.v1.PodSecurityContext",

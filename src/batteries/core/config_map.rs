@@ -87,7 +87,7 @@ pub fn validate_frozen(object: &Value, old: &Value, fields: &[&str]) -> Complain
         errors.push(FieldError::forbidden(&Path::new("immutable"), detail));
     }
     for field in fields {
-        if !members(&object[*field]).eq(members(&old[*field])) {
+        if object[*field] != old[*field] {
             errors.push(FieldError::forbidden(&Path::new(field), detail));
         }
     }

@@ -599,6 +599,43 @@ fn a_template_of_a_daemon_set_counts_amounts_and_not_their_texts() {
     });
 }
 
+/// Upstream compares these maps as Go does, for which an empty one is not none.
+#[test]
+fn an_immutable_object_without_data_takes_no_empty_data() {
+    for (resource, field) in [
+        ("configmaps", "data"),
+        ("configmaps", "binaryData"),
+        ("secrets", "data"),
+    ] {
+        let refusals = |sent: Option<Value>| {
+            let mut old = json!({"metadata": {"name": "a"}, "immutable": true});
+            let mut new = old.clone();
+            if let Some(sent) = sent {
+                new.set(&[field], sent);
+            }
+            on("", resource, |row| {
+                let decoded = row.schemas.decode(row.definition, &mut old, Empties::Null);
+                decoded.expect("it fits its schema");
+                let decoded =
+                    row.schemas
+                        .decode_unless_said(row.definition, &mut new, Numbers::AsWritten);
+                decoded.expect("it fits its schema");
+                let found = with_context("", |context| {
+                    prepare::validate_update(row, context, &new, &old)
+                });
+                let texts = found.iter().map(FieldError::to_string);
+                texts
+                    .filter(|text| text.contains("`immutable` is set"))
+                    .collect::<Vec<_>>()
+            })
+        };
+        assert!(refusals(None).is_empty(), "{resource}");
+        let refused = refusals(Some(json!({})));
+        assert_eq!(refused.len(), 1, "{resource}: {refused:?}");
+        assert!(refused[0].starts_with(field), "{refused:?}");
+    }
+}
+
 /// Upstream validates what all objects share after a kind that leaves metadata out has found nothing.
 #[test]
 fn metadata_of_kinds_that_leave_it_out_is_validated_last() {
