@@ -315,6 +315,13 @@ pub trait Strategy: Debug + Send + Sync {
         let _ = (object, now);
     }
 
+    /// Returns the error of upstream's conversion of an object, in the version of the request; `None` if
+    /// it can be converted.
+    fn unconvertible(&self, object: &Value) -> Option<String> {
+        let _ = object;
+        None
+    }
+
     /// Sets what upstream's conversion adds to an object without content, which a bookmark is, in the
     /// version of the request.
     fn fill_empty(&self, object: &mut Value) {

@@ -9,6 +9,7 @@ use crate::shared::validation::numbers::non_negative_members;
 use crate::shared::workload;
 use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
+use polyplane_apimachinery::strconv::parse_int;
 use polyplane_apimachinery::{Value, labels};
 use polyplane_registry::strategy::{Context, Privileged, Strategy, age};
 
@@ -34,6 +35,12 @@ pub struct DaemonSet;
 impl Strategy for DaemonSet {
     fn normalize(&self, object: &mut Value, _: i64) {
         set_template_generation(object, template_generation(object));
+    }
+
+    fn unconvertible(&self, object: &Value) -> Option<String> {
+        let annotations = &object["metadata"]["annotations"];
+        let text = annotations.get(TEMPLATE_GENERATION)?.as_str()?;
+        Some(parse_int(text).err()?.to_string())
     }
 
     fn hidden_annotations(&self) -> &'static [&'static str] {

@@ -4,11 +4,12 @@ use super::rolling_update;
 use crate::shared::object_metadata;
 use crate::shared::pod::{defaults, table_cells};
 use crate::shared::validation::bad_value;
-use crate::shared::validation::numbers::non_negative_members;
+use crate::shared::validation::numbers::{non_negative, non_negative_members};
 use crate::shared::workload;
 use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::labels::Selector;
+use polyplane_apimachinery::strconv::parse_int;
 use polyplane_apimachinery::{Map, Value};
 use polyplane_registry::strategy::{Context, Privileged, Strategy, age};
 
@@ -24,6 +25,10 @@ const COUNTERS: [&str; 8] = [
 ];
 const PARTS: [&str; 3] = ["updatedReplicas", "readyReplicas", "availableReplicas"];
 
+/// The annotation that requests a rollback; older versions had a field for it.
+const ROLLBACK: &str = "deprecated.deployment.rollback.to";
+const ROLLBACK_PATH: [&str; 3] = ["metadata", "annotations", ROLLBACK];
+
 /// Behaviour of Deployments.
 #[derive(Debug)]
 pub struct Deployment;
@@ -37,6 +42,22 @@ impl Strategy for Deployment {
             &[("maxUnavailable", share()), ("maxSurge", share())],
         );
         defaults::default_template_at(object, &workload::TEMPLATE);
+    }
+
+    fn normalize(&self, object: &mut Value, _: i64) {
+        normalize_rollback(object);
+    }
+
+    fn unconvertible(&self, object: &Value) -> Option<String> {
+        let text = object.str_at(&ROLLBACK_PATH);
+        let error = parse_int(text).err().filter(|_| !text.is_empty())?;
+        Some(format!(
+            "failed to parse annotation[{ROLLBACK}]={text} as int64: {error}"
+        ))
+    }
+
+    fn hidden_annotations(&self) -> &'static [&'static str] {
+        &[ROLLBACK]
     }
 
     fn fill_empty(&self, object: &mut Value) {
@@ -56,11 +77,7 @@ impl Strategy for Deployment {
     }
 
     fn prepare_subresource(&self, _: &Context<'_>, object: &mut Value, old: &Value) {
-        workload::keep_spec(object, old);
-        match old.at(&["metadata", "labels"]) {
-            Some(labels) => object.set(&["metadata", "labels"], labels.clone()),
-            None => drop(object.remove(&["metadata", "labels"])),
-        }
+        keep_from(object, old);
     }
 
     fn validate_create(&self, context: &Context<'_>, object: &Value) -> Complaints {
@@ -115,18 +132,46 @@ fn annotations(object: &Value) -> Option<&Map> {
     annotations.filter(|annotations| !annotations.is_empty())
 }
 
+/// Keeps what a write of the status may not change.
+fn keep_from(object: &mut Value, old: &Value) {
+    workload::keep_spec(object, old);
+    for path in [&["metadata", "labels"][..], &ROLLBACK_PATH] {
+        match old.at(path) {
+            Some(value) => object.set(path, value.clone()),
+            None => drop(object.remove(path)),
+        }
+    }
+}
+
+/// Writes the number of the revision as upstream does, which drops the annotation if it is empty.
+fn normalize_rollback(object: &mut Value) {
+    let Some(text) = object.at(&ROLLBACK_PATH).and_then(Value::as_str) else {
+        return;
+    };
+    if text.is_empty() {
+        drop(object.remove(&ROLLBACK_PATH));
+        if annotations(object).is_none() {
+            drop(object.remove(&["metadata", "annotations"]));
+        }
+    } else if let Ok(revision) = parse_int(text) {
+        object.set(&ROLLBACK_PATH, revision.to_string());
+    }
+}
+
 fn spec_errors(object: &Value, before: (Option<&Value>, Privileged)) -> Complaints {
     let mut errors = object_metadata::validate_finalizers(object);
     let (spec, path) = (&object["spec"], Path::new("spec"));
     non_negative_members(spec, &["replicas"], &path, &mut errors);
     workload::selector_and_template(spec, before, &path, &mut errors);
     strategy(&spec["strategy"], &path.child("strategy"), &mut errors);
-    let counts = [
-        "minReadySeconds",
-        "revisionHistoryLimit",
-        "progressDeadlineSeconds",
-    ];
+    let counts = ["minReadySeconds", "revisionHistoryLimit"];
     non_negative_members(spec, &counts, &path, &mut errors);
+    let (revision, rollback) = (
+        parse_int(object.str_at(&ROLLBACK_PATH)).ok(),
+        path.child("rollback"),
+    );
+    non_negative(revision, &rollback.child("version"), &mut errors);
+    non_negative_members(spec, &["progressDeadlineSeconds"], &path, &mut errors);
     if let Some(seconds) = spec.int_at(&["progressDeadlineSeconds"])
         && seconds <= workload::number(spec, &["minReadySeconds"])
     {
@@ -177,5 +222,43 @@ fn strategy(strategy: &Value, path: &Path<'_>, errors: &mut Complaints) {
                 &["Recreate", "RollingUpdate"],
             ));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polyplane_apimachinery::json;
+
+    fn with(revision: &str) -> Value {
+        let mut object = json!({"metadata": {"name": "a"}});
+        object.set(&ROLLBACK_PATH, revision);
+        object
+    }
+
+    #[test]
+    fn the_revision_of_a_rollback_is_a_number_that_is_not_negative() {
+        let refused = |revision: &str| {
+            let errors = spec_errors(&with(revision), None);
+            errors
+                .iter()
+                .any(|error| error.field == "spec.rollback.version")
+        };
+        assert!(refused("-1"));
+        assert!(!refused("0"));
+        let normalized = |revision: &str| {
+            let mut object = with(revision);
+            normalize_rollback(&mut object);
+            object
+        };
+        assert_eq!(normalized("+03"), with("3"));
+        assert_eq!(normalized(""), json!({"metadata": {"name": "a"}}));
+    }
+
+    #[test]
+    fn a_write_of_the_status_keeps_the_rollback() {
+        let mut object = with("1");
+        keep_from(&mut object, &with("2"));
+        assert_eq!(object, with("2"));
     }
 }

@@ -190,6 +190,9 @@ pub fn decode_as_sent(
         BodySyntax::Json | BodySyntax::Protobuf => body.len(),
     };
     call.count_tree(Source::Body, text_bytes, || Weight::of(&tree))?;
+    if let Some(why) = unconvertible(call, expected.kind, &tree) {
+        return Err(cannot_be_handled(&complaints.named, expected, &why));
+    }
     match validation {
         FieldValidation::Ignore => {}
         FieldValidation::Warn => complaints.texts.iter().for_each(|text| warn_of(call, text)),
@@ -204,6 +207,14 @@ pub fn decode_as_sent(
         beyond: complaints.beyond,
         other_kind: complaints.other_kind,
     })
+}
+
+/// Returns the error of upstream's conversion of a decoded object of a kind; `None` if it can be converted.
+pub(crate) fn unconvertible(call: &Call<'_>, kind: &str, tree: &Value) -> Option<String> {
+    if kind != call.row.kind {
+        return None;
+    }
+    call.row.strategy.unconvertible(tree)
 }
 
 /// Adds a complaint to the warnings. The complaints about YAML are in one text, one on each line.

@@ -317,6 +317,7 @@ impl ReadPatch {
             None => schemas.decode_as_sent(definition, &mut patched, numbers),
         };
         let decoded = decoded.map_err(|error| Failed::Refused(error.to_string()))?;
+        self.check_convertible(call, expected, &patched)?;
         complaints.extend(decoded.problems.iter().map(Problem::to_string));
         match validation {
             FieldValidation::Ignore => {}
@@ -328,6 +329,24 @@ impl ReadPatch {
             }
         }
         Ok(Decoded::as_sent(patched, decoded.beyond))
+    }
+
+    /// Refuses a result that upstream cannot convert. If a strategic merge patch makes it, the client gets the bare
+    /// error.
+    fn check_convertible(
+        &self,
+        call: &Call<'_>,
+        expected: Expected<'_>,
+        patched: &Value,
+    ) -> Result<(), Failed> {
+        match (
+            body::unconvertible(call, expected.kind, patched),
+            &self.patch,
+        ) {
+            (None, _) => Ok(()),
+            (Some(why), Patch::Strategic(_)) => Err(ApiError::new(Reason::Unknown, why).into()),
+            (Some(why), Patch::Json(_) | Patch::Merge(_)) => Err(Failed::Refused(why)),
+        }
     }
 }
 

@@ -267,3 +267,79 @@ async fn a_scale_of_a_custom_kind_that_cannot_be_read_is_of_an_unknown_type() {
     let scaled = scaled.expect("a Scale without a version is one of the served version");
     assert_eq!(scaled.int_at(&["spec", "replicas"]), Some(2));
 }
+
+/// What was a field of older versions is a number, which upstream reads when it converts an object.
+#[tokio::test]
+async fn annotations_that_were_fields_have_numbers() {
+    let site = open().await;
+    let row = site.tenant.base.stored("apps", "deployments");
+    let present = json!({"metadata": {"name": "a", "namespace": "default", "uid": "u"}});
+    site.put_whole(row.expect("the kind is stored"), present)
+        .await;
+    let (rollback, generation) = (
+        "deprecated.deployment.rollback.to",
+        "deprecated.daemonset.template.generation",
+    );
+    let wrong = r#"strconv.ParseInt: parsing "x": invalid syntax"#;
+    let unread = format!("failed to parse annotation[{rollback}]=x as int64: {wrong}");
+    let deployment = format!(
+        r#"{{"apiVersion":"apps/v1","kind":"Deployment","metadata":{{"name":"a","namespace":"default","annotations":{{"{rollback}":"x"}}}}}}"#
+    );
+    let set = format!(r#"{{"metadata":{{"name":"a","annotations":{{"{generation}":"x"}}}}}}"#);
+    let as_a = |kind: &str| format!("{kind} in version \"v1\" cannot be handled as a {kind}: ");
+    let place = "failed to convert to unversioned (default/a; apps/v1, Kind=Deployment): ";
+    for (verb, content_type, body, code, text) in [
+        (
+            Verb::Create,
+            "application/json",
+            &deployment,
+            400,
+            as_a("Deployment") + &unread,
+        ),
+        (
+            Verb::Create,
+            "application/json",
+            &set,
+            400,
+            as_a("DaemonSet") + wrong,
+        ),
+        (
+            Verb::Patch,
+            "application/merge-patch+json",
+            &deployment,
+            422,
+            unread.clone(),
+        ),
+        (
+            Verb::Patch,
+            "application/strategic-merge-patch+json",
+            &deployment,
+            500,
+            unread.clone(),
+        ),
+        (
+            Verb::Patch,
+            "application/apply-patch+yaml",
+            &deployment,
+            500,
+            format!("{place}{unread}"),
+        ),
+    ] {
+        let resource = match body == &set {
+            true => "daemonsets",
+            false => "deployments",
+        };
+        let mut sent = request(verb, resource);
+        sent.group = "apps".into();
+        sent.name = (verb == Verb::Patch).then(|| "a".into());
+        sent.query = vec![("fieldManager".to_owned(), "m".to_owned())];
+        sent.content_type = Some(content_type.into());
+        sent.body = body.clone().into();
+        let (found, message) = site.send(&sent).await.expect_err("it is no number");
+        assert_eq!(found, code, "{content_type}: {message}");
+        match code {
+            422 => assert!(message.ends_with(&text), "{message}"),
+            _ => assert_eq!(message, text, "{content_type}"),
+        }
+    }
+}

@@ -4,6 +4,7 @@ use super::versions::ManagedKind;
 use super::{ROUNDS_MAX, managed_of, put_managed, take_managed};
 use crate::metadata::ANNOTATION_BYTES_MAX;
 use crate::plan::{Interrupted, Run};
+use crate::request::body;
 use polyplane_apimachinery::status::{ApiError, Cause, Reason};
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Value, error_chain};
@@ -87,6 +88,9 @@ pub(crate) fn apply(
                 run.says_empties = kind
                     .decode(&mut tree)
                     .map_err(|why| malformed(&why, wanted.object, &named))?;
+                if let Some(why) = body::unconvertible(run.call, named.kind, &tree) {
+                    return Err(not_unversioned(&why, wanted.object, &named).into());
+                }
                 put_managed(&mut tree, entries.encode().unwrap_or_default());
                 return Ok(tree);
             }
@@ -227,6 +231,12 @@ fn malformed(why: &str, object: &Value, named: &Named<'_>) -> ApiError {
         place(object, named),
         named.text()
     );
+    ApiError::new(Reason::Unknown, text)
+}
+
+fn not_unversioned(why: &str, object: &Value, named: &Named<'_>) -> ApiError {
+    let place = place(object, named);
+    let text = format!("failed to convert to unversioned ({place}): {why}");
     ApiError::new(Reason::Unknown, text)
 }
 
