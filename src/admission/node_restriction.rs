@@ -273,9 +273,14 @@ impl NodeWrite<'_> {
             rest
         };
         let (old, new) = (rest(old), rest(new));
+        let subject = self.what.subject;
+        let is_same = |part: &str| {
+            let schemas = subject.schemas;
+            schemas.alike_at(subject.definition, &[part], &old, &new)
+        };
         let differing: Vec<&str> = ["metadata", "spec", "status"]
             .into_iter()
-            .filter(|part| !is_same(&old, &new, &[part]))
+            .filter(|part| !is_same(part))
             .collect();
         if !differing.is_empty() {
             return self.refuse_node(&format!(

@@ -38,7 +38,7 @@ impl Admission for ResourceClaimStatus {
         if let (Operation::Update, "status", Some(object), Some(old)) =
             (what.operation, what.call.subresource(), object, what.old)
         {
-            check(what, &object["status"], &old["status"], call_outs)?;
+            check(what, object, old, call_outs)?;
         }
         Ok(Mutated::Unchanged)
     }
@@ -46,16 +46,21 @@ impl Admission for ResourceClaimStatus {
 
 fn check(
     what: &Attributes<'_>,
-    status: &Value,
+    object: &Value,
     old: &Value,
     call_outs: &mut CallOuts<'_>,
 ) -> Result<(), Interrupted> {
+    let subject = what.subject;
+    let is_same = |part: &str| {
+        let path = ["status", part];
+        let schemas = subject.schemas;
+        schemas.alike_at(subject.definition, &path, object, old)
+    };
+    let (status, old) = (&object["status"], &old["status"]);
     let verb = what.call.request.verb.name();
     let root = Path::new("status");
     let mut errors = Complaints::default();
-    let is_bound_anew = ["allocation", "reservedFor"]
-        .iter()
-        .any(|part| !same(&status[*part], &old[*part]));
+    let is_bound_anew = !is_same("allocation") || !is_same("reservedFor");
     if is_bound_anew && let Some(why) = refusal(what, call_outs, ("binding", verb), ("", ""))? {
         let detail = format!(
             "changing status.allocation or status.reservedFor requires resource=\"resourceclaims/binding\", verb=\"{verb}\" permission: {}",
@@ -180,11 +185,4 @@ fn changed_drivers<'a>(status: &'a Value, old: &'a Value) -> BTreeSet<&'a str> {
 
 fn device_key(device: &Value) -> [&str; 4] {
     ["driver", "pool", "device", "shareID"].map(|part| device.str_at(&[part]))
-}
-
-/// Returns whether two values are equal; nothing equals an empty list.
-fn same(one: &Value, other: &Value) -> bool {
-    let is_nothing =
-        |value: &Value| value.is_null() || value.as_array().is_some_and(<[Value]>::is_empty);
-    one == other || (is_nothing(one) && is_nothing(other))
 }

@@ -13,6 +13,22 @@ impl Schemas {
         self.are_alike(&Type::Ref(id), left, right)
     }
 
+    /// Returns true if the parts of two objects at a chain of fields are equivalent.
+    pub fn alike_at(&self, id: DefId, path: &[&str], left: &Value, right: &Value) -> bool {
+        let Some((first, rest)) = path.split_first() else {
+            return self.alike(id, left, right);
+        };
+        let Some(field) = self.get(id).field(first) else {
+            return left.at(path) == right.at(path);
+        };
+        match field.ty.definition() {
+            Some(inner) if !rest.is_empty() => {
+                self.alike_at(inner, rest, &left[*first], &right[*first])
+            }
+            _ => self.alike_in(field, left, right),
+        }
+    }
+
     /// Returns true if a field of one object is equivalent to that of another.
     pub fn alike_in(&self, field: &Field, left: &Value, right: &Value) -> bool {
         let (left, right) = (left.get(&field.name), right.get(&field.name));
@@ -107,6 +123,23 @@ mod tests {
         assert!(!alike(&old, &pod("1G", "1", "1m")));
         assert!(!alike(&old, &pod("1Gi", "2", "1m")));
         assert!(!alike(&old, &pod("1Gi", "1", "1")));
+    }
+
+    #[test]
+    fn parts_are_compared_by_their_own_schemas() {
+        let claim = SCHEMAS.find("io.k8s.api.resource.v1.ResourceClaim");
+        let claim = claim.expect("it is generated");
+        let allocated = |memory: &str| {
+            let result = json!({"driver": "d", "consumedCapacity": {"memory": memory}});
+            json!({"status": {"allocation": {"devices": {"results": [result]}}}})
+        };
+        let old = allocated("1Gi");
+        let alike = |path: &[&str], new: &Value| SCHEMAS.alike_at(claim, path, &old, new);
+        let path = ["status", "allocation"];
+        assert!(alike(&path, &allocated("1073741824")));
+        assert!(!alike(&path, &allocated("2Gi")));
+        assert!(!alike(&path, &json!({})));
+        assert!(alike(&["status", "reservedFor"], &json!({})));
     }
 
     #[test]

@@ -16,8 +16,7 @@ pub fn alike_in(
     left: &Value,
     right: &Value,
 ) -> bool {
-    let field = schemas.get(find(schemas, definition)).field(field);
-    schemas.alike_in(field.expect("a type has its fields"), left, right)
+    schemas.alike_at(find(schemas, definition), &[field], left, right)
 }
 
 fn find(schemas: &Schemas, definition: &str) -> DefId {
