@@ -325,7 +325,7 @@ async fn annotations_that_were_fields_have_numbers() {
             format!("{place}{unread}"),
         ),
     ] {
-        let resource = match body == &set {
+        let resource = match *body == set {
             true => "daemonsets",
             false => "deployments",
         };
