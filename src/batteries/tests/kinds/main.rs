@@ -18,6 +18,7 @@ mod site;
 mod subresources;
 mod system_classes;
 mod tables;
+mod updates;
 mod upstream_answers;
 mod write_facts;
 mod wrong_bodies;
