@@ -11,6 +11,7 @@ use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::json::scan::Scanned;
 use polyplane_apimachinery::json::{self, Limits};
 use polyplane_apimachinery::names::qualified_name;
+use polyplane_apimachinery::quote::quote;
 use polyplane_apimachinery::shape::lists;
 use polyplane_apimachinery::{Map, Str, Value};
 use polyplane_cel::WorkBudget;
@@ -232,15 +233,16 @@ fn finalizer_warnings(object: &Value, old: Option<&Value>) -> Vec<String> {
     let field = "metadata.finalizers";
     let mut warnings = Vec::new();
     for name in names(object).difference(&known).copied() {
+        let shown = quote(name);
         let complaints = qualified_name(name).into_iter();
-        warnings.extend(complaints.map(|complaint| format!("{field}: {name:?}: {complaint}")));
+        warnings.extend(complaints.map(|complaint| format!("{field}: {shown}: {complaint}")));
         if !name.contains('/') && !STANDARD_FINALIZERS.contains(&name) {
             let path = match name.contains('.') {
                 true => " including a path (/)",
                 false => "",
             };
             warnings.push(format!(
-                "{field}: {name:?}: prefer a domain-qualified finalizer name{path} to avoid accidental conflicts with other finalizer writers"
+                "{field}: {shown}: prefer a domain-qualified finalizer name{path} to avoid accidental conflicts with other finalizer writers"
             ));
         }
     }
@@ -323,6 +325,9 @@ mod tests {
         };
         let wanted = [prefers("a", ""), prefers("b.c", " including a path (/)")];
         assert_eq!(finalizer_warnings(&new, Some(&old)), wanted);
+        let odd = finalizer_warnings(&object(&["a\u{7f}/b"]), None);
+        let beginning = r#"metadata.finalizers: "a\x7f/b": prefix part "#;
+        assert!(odd[0].starts_with(beginning), "{odd:?}");
     }
 
     /// To compare each with all would take minutes.

@@ -27,6 +27,7 @@ use polyplane_apimachinery::patch::json_patch::{FieldCheck, JsonPatch};
 use polyplane_apimachinery::patch::merge_patch::MergePatch;
 use polyplane_apimachinery::patch::strategic_merge_patch;
 use polyplane_apimachinery::patch::strategic_merge_patch::remainder::remainder;
+use polyplane_apimachinery::quote::quote;
 use polyplane_apimachinery::schema::decode::{AsSent, Beyond, Literals, Numbers, Problem};
 use polyplane_apimachinery::schema::{DefId, Schemas};
 use polyplane_apimachinery::status::{ApiError, Qualified, Reason};
@@ -318,7 +319,11 @@ impl ReadPatch {
         };
         let decoded = decoded.map_err(|error| Failed::Refused(error.to_string()))?;
         self.check_convertible(call, expected, &patched)?;
-        complaints.extend(decoded.problems.iter().map(Problem::to_string));
+        let complaint: fn(&Problem) -> String = match expected.custom {
+            Some(_) => body::custom::complaint,
+            None => Problem::to_string,
+        };
+        complaints.extend(decoded.problems.iter().map(complaint));
         match validation {
             FieldValidation::Ignore => {}
             FieldValidation::Warn => complaints.into_iter().for_each(|text| call.warn(text)),
@@ -396,7 +401,7 @@ fn write_shown(original: &Value, stored: &[u8], patched: &Value, out: &mut Vec<u
 fn repeated(paths: &[String]) -> Vec<String> {
     paths
         .iter()
-        .map(|path| format!("duplicate field {path:?}"))
+        .map(|path| format!("duplicate field {}", quote(path)))
         .collect()
 }
 

@@ -2,6 +2,7 @@
 
 use super::{DecodeError, JsonPatch, OPERATIONS_MAX, OperandError, Operation};
 use crate::json;
+use crate::quote::quote;
 use crate::value::Value;
 
 /// The choice whether the fields of operations are checked, depending on the request's
@@ -50,7 +51,7 @@ pub(super) fn decode(
         check_types(&items)?;
         // Repeated keys inside values are reported too, but not those inside an unknown field.
         for path in parsed.duplicates {
-            strict_errors.push(format!("json patch duplicate field \"{path}\""));
+            strict_errors.push(format!("json patch duplicate field {}", quote(&path)));
         }
         strict_errors.extend(unknown_fields(&items));
         // As upstream, which reads one operation after the other.
@@ -96,7 +97,8 @@ fn unknown_fields(items: &[Value]) -> Vec<String> {
             .flat_map(|members| members.keys())
         {
             if !matches!(key, "op" | "path" | "from" | "value") && errors.len() < 100 {
-                errors.push(format!("json patch unknown field \"[{index}].{key}\""));
+                let path = quote(&format!("[{index}].{key}"));
+                errors.push(format!("json patch unknown field {path}"));
             }
         }
     }

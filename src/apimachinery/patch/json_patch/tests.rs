@@ -121,6 +121,9 @@ fn operations_are_checked_when_asked() {
             r#"json patch unknown field "[0].foo""#
         ]
     );
+    let odd = parse(r#"[{"op":"test","path":"/a","fo\"o":1}]"#).expect("good");
+    let quoted = r#"json patch unknown field "[0].fo\"o""#;
+    assert_eq!(odd.strict_errors, [quoted]);
     assert_eq!(
         parse("{}").expect_err("no list").to_string(),
         "error decoding patch: json: cannot unmarshal object into Go value of type []handlers.jsonPatchOp"

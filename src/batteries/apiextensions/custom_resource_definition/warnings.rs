@@ -3,6 +3,7 @@
 
 use super::structural_schema::kind;
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::quote::quote;
 use std::collections::{BTreeSet, HashSet};
 
 /// The formats of texts that are checked, without dashes.
@@ -44,7 +45,7 @@ pub fn warnings(spec: &Value, before: Option<&Value>) -> Vec<String> {
     let formats = found.formats.iter();
     let formats = formats.filter(|format| !before.contains(format));
     let mut warnings: Vec<String> = formats
-        .map(|format| format!("unrecognized format {format:?}"))
+        .map(|format| format!("unrecognized format {}", quote(format)))
         .collect();
     for kind in found.set_items.difference(&known.set_items) {
         warnings.push(format!(
@@ -147,6 +148,11 @@ mod tests {
         assert_eq!(
             warnings(&spec("zip"), None),
             ["unrecognized format \"zip\""]
+        );
+        assert_eq!(
+            warnings(&spec("z\u{301}\u{7f}"), None),
+            ["unrecognized format \"z\u{301}\\x7f\""],
+            "it is quoted as Go does"
         );
         assert!(warnings(&spec("date-time"), None).is_empty());
         assert!(warnings(&spec("zip"), Some(&spec("zip"))).is_empty());

@@ -8,6 +8,7 @@ use crate::kinds::custom::CustomKind;
 use crate::kinds::table::api_version;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::json::{self, Limits};
+use polyplane_apimachinery::quote::quote;
 use polyplane_apimachinery::schema::decode::{Beyond, DecodeError, Problem};
 use polyplane_apimachinery::shape::prune::Report;
 use polyplane_apimachinery::status::{ApiError, Qualified};
@@ -57,7 +58,7 @@ pub(super) fn read(
         )));
     }
     let other_kind = || of_another_kind(&tree, &kind, expected);
-    let problems = problems.iter().map(Problem::to_string);
+    let problems = problems.iter().map(complaint);
     let complaints = Complaints {
         named,
         texts: document.complaints.into_iter().chain(problems).collect(),
@@ -65,6 +66,14 @@ pub(super) fn read(
         other_kind: (!is_expected).then(other_kind),
     };
     Ok((tree, complaints))
+}
+
+/// Returns the complaint about a member of a custom object. Upstream does not escape the path of an unknown one.
+pub(crate) fn complaint(problem: &Problem) -> String {
+    match problem {
+        Problem::Unknown(path) => format!("unknown field \"{path}\""),
+        Problem::Duplicate(_) => problem.to_string(),
+    }
 }
 
 /// Brings as much of an object of another kind into canonical form as is looked at before it is refused.
@@ -162,7 +171,7 @@ fn parse(
         BodySyntax::Json => {
             let parsed = json::parse_sharing(body, &limits, sharing).map_err(BodyError::Json)?;
             let repeated = parsed.duplicates.iter();
-            let repeated = repeated.map(|path| format!("duplicate field {path:?}"));
+            let repeated = repeated.map(|path| format!("duplicate field {}", quote(path)));
             Ok(Document {
                 complaints: repeated.collect(),
                 tree: parsed.value,
@@ -178,5 +187,19 @@ fn parse(
             })
         }
         BodySyntax::Protobuf => Err(BodyError::NoObject("protobuf")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_path_of_an_unknown_member_is_not_escaped() {
+        let path = || "spec.a\"\\".to_owned();
+        let unknown = complaint(&Problem::Unknown(path()));
+        assert_eq!(unknown, r#"unknown field "spec.a"\""#);
+        let repeated = complaint(&Problem::Duplicate(path()));
+        assert_eq!(repeated, r#"duplicate field "spec.a\"\\""#);
     }
 }
