@@ -9,6 +9,7 @@
 //! | `audit_id` | the id under which logs name the request |
 //! | `audited` | what the audit log says of the request |
 //! | `prove` | who the caller is: 401 |
+//! | `bearer` | which token it carries |
 //! | `authorize`, `impersonate` | whether the caller may do it: 403 |
 //! | `deadline` | how long the request may take: 504 |
 //! | `plane_limits` | what the plane may use: 429 |
@@ -31,6 +32,7 @@
 pub(crate) mod audit_id;
 pub(crate) mod audited;
 pub(crate) mod authorize;
+pub(crate) mod bearer;
 pub(crate) mod beginning;
 pub(crate) mod body;
 pub(crate) mod budget;

@@ -10,8 +10,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use http::header::AUTHORIZATION;
-use http::{HeaderMap, HeaderValue};
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_auth::service_account::VerifiedToken;
 use polyplane_auth::service_account::claims::Binding;
@@ -26,6 +24,7 @@ use crate::connection::Connection;
 use crate::documents::paths;
 use crate::peer::proof::PROOF_TIME_MAX;
 use crate::pipeline::Pipeline;
+use crate::request::bearer;
 use crate::request::plane_limits::is_root;
 use crate::request::route::PlaneReference;
 use crate::request::seats::too_many;
@@ -123,7 +122,7 @@ impl Pipeline<'_> {
                 return paths::public(&self.path_request(plane), &user);
             }
         }
-        Err(unauthorized(&Denied::Nothing))
+        Err(self.unauthorized(&Denied::Nothing))
     }
 
     /// Finds the plane and proves the caller, and notes for the metrics how that went. What failed for
@@ -346,7 +345,7 @@ impl Pipeline<'_> {
     /// Returns the refusal for a name that no plane can have.
     pub(crate) async fn no_such_plane(&self) -> Refusal {
         if self.has_no_credential() {
-            return unauthorized(&Denied::Nothing);
+            return self.unauthorized(&Denied::Nothing);
         }
         match self.among_strangers(Box::pin(self.prove_to_root())).await {
             Ok(()) => Refusal::no_such_path(),
@@ -357,7 +356,7 @@ impl Pipeline<'_> {
     /// Proves the caller by the record of the root plane.
     async fn prove_to_root(&self) -> Result<(), Refusal> {
         let root = self.state.backend.locate(PlaneReference::Root).await;
-        let record = root.map_err(|_| unauthorized(&Denied::Nothing))?;
+        let record = root.map_err(|_| self.unauthorized(&Denied::Nothing))?;
         self.prove(&Located { record }).await?;
         Ok(())
     }
@@ -409,7 +408,7 @@ impl Pipeline<'_> {
                 return Ok(proven);
             }
         }
-        open.settle().await.map_err(|why| unauthorized(&why))
+        open.settle().await.map_err(|why| self.unauthorized(&why))
     }
 
     /// Checks that what the caller's token rests on exists.
@@ -465,7 +464,15 @@ impl Pipeline<'_> {
     }
 
     pub(crate) fn bearer(&self) -> Option<&str> {
-        bearer_of(&self.parts.headers)
+        bearer::token_of(&self.parts.headers)
+    }
+
+    fn unauthorized(&self, why: &Denied) -> Refusal {
+        tracing::debug!(%why, "unauthorized");
+        let warning = bearer::warning_of(&self.parts.headers);
+        let warnings = warning.into_iter().map(str::to_owned).collect();
+        let refused = ApiError::unauthorized("Unauthorized");
+        refused.with_warnings(warnings).into()
     }
 }
 
@@ -553,25 +560,6 @@ pub(crate) async fn is_still_proven(
         }
     }
     open.settle().await.is_ok()
-}
-
-/// Returns the bearer token that a request carries.
-pub(crate) fn bearer_of(headers: &HeaderMap) -> Option<&str> {
-    headers.get(AUTHORIZATION).and_then(bearer_in)
-}
-
-/// Returns the bearer token in the value of an `Authorization` header.
-pub(crate) fn bearer_in(authorization: &HeaderValue) -> Option<&str> {
-    let text = authorization.to_str().ok()?;
-    let mut words = text.trim().splitn(3, ' ');
-    let scheme = words.next()?;
-    let token = words.next()?;
-    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
-}
-
-fn unauthorized(why: &Denied) -> Refusal {
-    tracing::debug!(%why, "unauthorized");
-    ApiError::unauthorized("Unauthorized").into()
 }
 
 /// Returns the refusal for a proven caller whose plane cannot be served.

@@ -21,7 +21,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::backend::PlaneRecord;
 use crate::connection::Connection;
-use crate::request::prove::{bearer_in, is_still_proven};
+use crate::request::bearer;
+use crate::request::prove::is_still_proven;
 use crate::request::route::PlaneReference;
 use crate::server_state::ServerState;
 use crate::watch::kept_head::kept_authorization;
@@ -192,7 +193,7 @@ impl WatchGuard {
 impl WatchingCaller {
     async fn is_proven_by(&self, record: &dyn PlaneRecord) -> bool {
         let credentials = Credentials {
-            bearer: self.authorization.as_ref().and_then(bearer_in),
+            bearer: self.authorization.as_ref().and_then(bearer::token_in),
             chain: self.connection.chain(),
             path: "",
             now: SystemTime::now(),

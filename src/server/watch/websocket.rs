@@ -26,7 +26,7 @@ use hyper::upgrade::OnUpgrade;
 use crate::answer::body::ResponseBody;
 use crate::answer::respond::{Reply, bare};
 use crate::nodes::upgrade::wants_upgrade;
-use crate::request::prove::bearer_of;
+use crate::request::bearer;
 use crate::watch::session::is_protobuf;
 
 use stream::Framing;
@@ -196,7 +196,7 @@ fn first_protocols(headers: &HeaderMap) -> String {
 /// A malformed token is moved as it is: the server does not refuse a client with a certificate for
 /// it, and admits no other client because of it.
 fn take_token(headers: &mut HeaderMap) -> Option<String> {
-    if bearer_of(headers).is_some() {
+    if bearer::token_of(headers).is_some() {
         return None;
     }
     let all = headers.get_all(SEC_WEBSOCKET_PROTOCOL);
@@ -353,7 +353,7 @@ mod tests {
             headers.append(SEC_WEBSOCKET_PROTOCOL, value);
         }
         let left = take_token(&mut headers);
-        (bearer_of(&headers).unwrap_or("").to_owned(), left)
+        (bearer::token_of(&headers).unwrap_or("").to_owned(), left)
     }
 
     fn token(text: impl AsRef<[u8]>) -> String {

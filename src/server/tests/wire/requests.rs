@@ -379,6 +379,21 @@ async fn options_of_the_server_itself_are_answered_without_a_handler() {
 }
 
 #[tokio::test]
+async fn a_token_that_does_not_count_because_of_a_space_is_warned_about() {
+    let server = start().await;
+    for protocol in PROTOCOLS {
+        let mut client = Client::with(&server, protocol, None, None).await;
+        let header = [("authorization", "Bearer  abc")];
+        let refused = client.send(Method::GET, PODS, &header, "").await;
+        let warning = r#"299 - "the provided Authorization header contains extra space before the bearer token, and is ignored""#;
+        assert_eq!(
+            (refused.status, refused.header("warning")),
+            (StatusCode::UNAUTHORIZED, warning)
+        );
+    }
+}
+
+#[tokio::test]
 async fn metrics_count_what_was_served() {
     let server = start().await;
     let mut client = Client::admin(&server, Protocol::Http2).await;
