@@ -9,7 +9,6 @@ mod device_kinds;
 mod extremes;
 mod long_lists;
 mod odd_requests;
-mod pod_warnings;
 mod selected_fields;
 mod service_families;
 #[path = "../shared/mod.rs"]
@@ -20,5 +19,6 @@ mod system_classes;
 mod tables;
 mod updates;
 mod upstream_answers;
+mod warnings;
 mod write_facts;
 mod wrong_bodies;
