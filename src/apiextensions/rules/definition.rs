@@ -419,7 +419,7 @@ mod tests {
             schema,
             &path,
             &[],
-            Charge::EachRule,
+            (Charge::EachRule, &StoredExpressions::default()),
             &WorkBudget::for_definition(),
         );
         found.iter().map(ToString::to_string).collect()

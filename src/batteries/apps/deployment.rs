@@ -239,7 +239,7 @@ mod tests {
     #[test]
     fn the_revision_of_a_rollback_is_a_number_that_is_not_negative() {
         let refused = |revision: &str| {
-            let errors = spec_errors(&with(revision), None);
+            let errors = spec_errors(&with(revision), (None, Privileged::Allowed));
             errors
                 .iter()
                 .any(|error| error.field == "spec.rollback.version")
