@@ -117,6 +117,12 @@ pub trait Backend: Send + Sync {
         Verdict::now(true)
     }
 
+    /// Returns whether this replica may answer from memory now: it may not while it has lost touch with the
+    /// store.
+    fn may_answer(&self) -> bool {
+        true
+    }
+
     /// Returns whether this replica knows which planes there are, and by that who could prove a caller. One
     /// that has not joined its ring does not.
     fn knows_planes(&self) -> bool {

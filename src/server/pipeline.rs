@@ -363,7 +363,7 @@ impl Pipeline<'_> {
                 }
                 // What is answered here must not rest on a right that was taken away meanwhile. A
                 // replica that has lost touch with the store soon owns nothing, and forwards.
-                Destination::Here if !self.has_fresh_records(plane) => search.pause().await?,
+                Destination::Here if !self.may_answer(plane) => search.pause().await?,
                 Destination::Here => {
                     self.audited = self.begin_audit(&located, &proven);
                     self.record_arrival().await?;

@@ -18,7 +18,7 @@ use crate::membership::welcome::is_name_taken;
 use crate::peers::{PeerError, PeerReply, PeerRequest, Peers};
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use polyplane_fencing::{Fence, Holder, Observed, Sighting, Terms, Time, Witness};
+use polyplane_fencing::{Fence, Holder, LeaseStatus, Observed, Sighting, Terms, Time, Witness};
 use polyplane_ring::{Member, Pin, PlaneId, ReplicaId, Standing, View, ViewNumber};
 use polyplane_storage::{Clock, Revision, Store, SystemClock};
 use std::collections::BTreeMap;
@@ -171,6 +171,12 @@ impl Ring {
     pub fn read_lease_problem(&self) -> Option<String> {
         let of_reads = self.shared.reads.lock().problem();
         of_reads.or_else(|| self.shared.directory_reads.lock().problem())
+    }
+
+    /// Returns whether the read lease allows this replica to answer from memory now.
+    pub fn holds_read_lease(&self) -> bool {
+        let holds = |life: Arc<OwnLife>| life.status(life.now()) == LeaseStatus::Open;
+        self.life().is_some_and(holds)
     }
 
     /// Returns the replicas that wait outside the ring because of certificates or of their address. A

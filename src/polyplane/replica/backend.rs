@@ -149,6 +149,10 @@ impl Backend for ReplicaBackend {
         }
     }
 
+    fn may_answer(&self) -> bool {
+        self.shared.directory.planes.ring().holds_read_lease()
+    }
+
     fn stale_reason(&self) -> Option<&'static str> {
         let directory = &self.shared.directory;
         let ring = directory.planes.ring();

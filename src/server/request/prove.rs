@@ -269,9 +269,23 @@ impl Pipeline<'_> {
     }
 
     /// Returns whether the record of the plane is known to be current. The root plane has none.
-    pub(crate) fn has_fresh_records(&self, plane: PlaneReference<'_>) -> bool {
+    fn has_fresh_records(&self, plane: PlaneReference<'_>) -> bool {
         let is_fresh = || matches!(self.state.backend.is_fresh(), Verdict::Now(Some(true)));
         plane == PlaneReference::Root || is_fresh()
+    }
+
+    /// Returns whether the owner of the plane may answer the request, or begin to wait for an answer, now.
+    ///
+    /// The root plane's users are in no record, so the read lease decides. Without it only two kinds of
+    /// requests go on: those about this replica, which need no store, and watches, which wait for the lease
+    /// as they do when it runs out later.
+    pub(crate) fn may_answer(&self, plane: PlaneReference<'_>) -> bool {
+        match plane {
+            PlaneReference::Root => {
+                self.is_local_path() || self.is_watch() || self.state.backend.may_answer()
+            }
+            PlaneReference::Named(_) | PlaneReference::Id(_) => self.has_fresh_records(plane),
+        }
     }
 
     /// Waits until the records of planes are current.

@@ -77,6 +77,10 @@ pub struct World {
     pub is_first_frozen: AtomicBool,
     /// True if the plane is asleep and its owner cannot wake it.
     pub cannot_wake: AtomicBool,
+    /// True if no replica may answer from memory.
+    pub is_store_away: AtomicBool,
+    /// The number of times that an owner did not answer for that reason.
+    pub kept_waiting: AtomicUsize,
     /// The number of initial events after which the first replica hangs; 0 if it does not.
     pub first_stops_after: AtomicUsize,
     /// The number of chunks of long lists that were read.
@@ -123,6 +127,18 @@ impl Backend for Handle {
             }
             PlaneReference::Named(_) | PlaneReference::Id(_) => Err(LocateError::NotFound),
         })
+    }
+
+    fn may_answer(&self) -> bool {
+        let is_away = self.0.world.is_store_away.load(Ordering::SeqCst);
+        let waiting = &self.0.world.kept_waiting;
+        waiting.fetch_add(usize::from(is_away), Ordering::SeqCst);
+        !is_away
+    }
+
+    fn stale_reason(&self) -> Option<&'static str> {
+        let is_away = self.0.world.is_store_away.load(Ordering::SeqCst);
+        is_away.then_some("the store is away")
     }
 
     fn view(&self) -> u64 {
@@ -458,6 +474,8 @@ impl Ring {
             dropped: AtomicUsize::new(0),
             is_first_frozen: AtomicBool::new(false),
             cannot_wake: AtomicBool::new(false),
+            is_store_away: AtomicBool::new(false),
+            kept_waiting: AtomicUsize::new(0),
             first_stops_after: AtomicUsize::new(0),
             chunks: AtomicUsize::new(0),
             messages: Mutex::default(),
