@@ -2,7 +2,7 @@
 //! so if the store takes longer to answer than the read lease lasts, the replica is a healthy member
 //! and answers nothing.
 //!
-//! Owns when late proofs are a state and not a stall, and what is said about them. Must not decide
+//! Owns when late proofs, and none at all, are a state and not a stall, and what is said about them. Must not decide
 //! whether an answer is allowed: the read lease does.
 
 use crate::log_limit::LogLimit;
@@ -14,6 +14,9 @@ use polyplane_fencing::{Duration, Time};
 /// which on the replica reports them. With fewer, one stall of the store would count, because all
 /// reads in flight are then answered late.
 const LATE_MIN: u32 = 3;
+/// How long no proof may come before the replica reports it. Less would take replicas out of service while etcd
+/// elects a leader, which takes up to three seconds.
+const LAPSED_MIN: std::time::Duration = std::time::Duration::from_secs(5);
 /// The recommended read lease is this many times what a proof takes. A shorter one would leave no
 /// room for answers that take longer than usual.
 const LEASE_SHARE: u64 = 4;
@@ -99,6 +102,17 @@ impl LateProofs {
     }
 }
 
+/// Returns why a replica answers nothing whose read lease ran out this long ago; `None` if that may be a stall.
+pub(crate) fn lapsed(ago: std::time::Duration) -> Option<String> {
+    (ago >= LAPSED_MIN).then(|| {
+        format!(
+            "the store has not renewed the read lease for {} s, so no request can be answered; the check \
+             etcd may say why",
+            ago.as_secs()
+        )
+    })
+}
+
 /// Counts a proof that was made now by a read that was sent at `sent`, and logs if proofs come too
 /// late.
 pub(crate) fn count(shared: &RingState, proofs: &Mutex<LateProofs>, sent: Time) {
@@ -176,5 +190,13 @@ mod tests {
             [None, None]
         );
         assert_eq!(proofs.problem(), None);
+    }
+
+    #[test]
+    fn a_store_that_proves_nothing_is_reported_only_after_longer_than_an_election_takes() {
+        let lapsed = |secs| lapsed(std::time::Duration::from_secs(secs));
+        assert_eq!((lapsed(0), lapsed(4)), (None, None));
+        let said = lapsed(7).expect("it is reported");
+        assert!(said.contains("for 7 s"), "{said}");
     }
 }

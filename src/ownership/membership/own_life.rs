@@ -150,6 +150,14 @@ impl OwnLife {
         Duration::from_nanos(self.now().as_nanos().saturating_sub(until))
     }
 
+    /// Returns how long ago the read lease ran out; zero while it runs, and before its first proof.
+    pub(crate) fn lapsed(&self) -> Duration {
+        match self.until.load(Ordering::Acquire) {
+            UNPROVEN => Duration::ZERO,
+            _ => self.silent(),
+        }
+    }
+
     /// Returns the newest revision of a member read that found this life.
     pub(crate) fn observed(&self) -> Revision {
         Revision(self.observed.load(Ordering::Acquire))

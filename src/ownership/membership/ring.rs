@@ -173,6 +173,13 @@ impl Ring {
         of_reads.or_else(|| self.shared.directory_reads.lock().problem())
     }
 
+    /// Returns why this replica answers no requests: the store's answers come too late, or none has come for some
+    /// seconds; `None` otherwise, and while it has no member key.
+    pub fn read_lease_failure(&self) -> Option<String> {
+        let lapsed = || late_proofs::lapsed(self.life()?.lapsed());
+        self.read_lease_problem().or_else(lapsed)
+    }
+
     /// Returns whether the read lease allows this replica to answer from memory now.
     pub fn holds_read_lease(&self) -> bool {
         let holds = |life: Arc<OwnLife>| life.status(life.now()) == LeaseStatus::Open;

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::membership::member_record::{decode_member, member_key};
-use polyplane_storage::{CommitFault, ReadFault, Rejection};
+use polyplane_storage::{CommitFault, ReadError, ReadFault, Rejection};
 use tokio::task::JoinHandle;
 
 /// Waits until a replica has a reason for being no useful member that has these words.
@@ -391,6 +391,19 @@ async fn a_store_that_answers_later_than_the_read_lease_lasts_is_reported() {
     a.store.plan().clear();
     until("it is over", || a.ring.read_lease_problem().is_none()).await;
     assert_eq!(a.ring.stats().lives_lost, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_read_lease_is_not_held_while_the_store_is_away_and_a_moment_is_no_failure() {
+    let town = Town::new();
+    let a = town.join("a").await;
+    until("it holds", || a.ring.holds_read_lease()).await;
+    let away = ReadFault::Fail(ReadError::Unavailable("away".into()));
+    a.store.plan().next_reads(away, 100_000);
+    until("it ends", || !a.ring.holds_read_lease()).await;
+    assert_eq!(a.ring.read_lease_failure(), None);
+    a.store.plan().clear();
+    until("it holds again", || a.ring.holds_read_lease()).await;
 }
 
 /// Of three members, one later time-out that another one sees would evict a member whose complaint was

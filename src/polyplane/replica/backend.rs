@@ -228,7 +228,7 @@ impl Backend for ReplicaBackend {
             HealthCheck {
                 name: "read-lease",
                 scope: CheckScope::Ready,
-                check: Arc::new(move || lease.read_lease_problem().map_or(Ok(()), Err)),
+                check: Arc::new(move || lease.read_lease_failure().map_or(Ok(()), Err)),
             },
             HealthCheck {
                 name: "root-secret",
