@@ -2,7 +2,9 @@
 //! lost.
 //!
 //! * `lock` is held exclusively by the process that has the store open, and contains the process's
-//!   id.
+//!   id. The system locks a file and no path: if the folder is removed or moved while it is open, another process
+//!   may begin a store at the path. So the path is compared again and again ([`Folder::check`]), and once
+//!   it leads elsewhere the store has failed for good.
 //! * `format` is a line of text that names the engine, written before the engine writes anything. If a copy
 //!   creates the folder, the line says so until the copy has put its record: a kill before that leaves a
 //!   store without a key, which a server would take for a new one.
@@ -28,9 +30,10 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use rustix::fs::{Advice, FlockOperation, fadvise, flock};
@@ -42,6 +45,9 @@ use crate::error::OpenError;
 /// Number of groups between two syncs of the acknowledged revision. With more, a loss of the newest
 /// groups could go unnoticed after a power cut.
 const ACKED_SYNC_GROUPS: u64 = 256;
+
+/// The name of the file that is locked.
+const LOCK: &str = "lock";
 
 /// The first word of every `format`.
 const FORMAT_WORD: &str = "polyplane-store";
@@ -85,11 +91,32 @@ struct FoundFormat<'a> {
     is_copy_target: bool,
 }
 
+/// The path of a folder leads to none any more, or to another one. What is written now is lost, or damages
+/// the store that another process has there; and to neither does it help if the folder comes back.
+// Not which folder that is: whoever writes to a plane gets this text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the folder of the store was removed or replaced while this server ran: nothing can be written any more; stop \
+     this server"
+)]
+pub(crate) struct Lost;
+
+impl Lost {
+    /// Returns this as the reason why the store of a folder was not opened again.
+    pub(crate) fn at_opening(self, path: &Path) -> OpenError {
+        io_at(path)(io::Error::other(self))
+    }
+}
+
 /// A folder that this process holds exclusively.
 pub(crate) struct Folder {
     pub(crate) path: PathBuf,
+    /// The folder itself, wherever it is moved.
+    opened: File,
     /// The locked file; dropping it releases the lock. `None` after [`Self::unlock`].
     lock: Mutex<Option<File>>,
+    /// True once a check has found that the path leads elsewhere.
+    is_lost: AtomicBool,
     acked: File,
     /// Number of groups that were acknowledged.
     acked_groups: AtomicU64,
@@ -109,6 +136,7 @@ impl Folder {
             .create(path)
             .map_err(io_at(path))?;
         fs::read_dir(path).map_err(io_at(path))?;
+        let opened = File::open(path).map_err(io_at(path))?;
         let lock = take_lock(path)?;
         drop_cached(path).map_err(io_at(path))?;
         check_format(path, format, is_copy_target)?;
@@ -129,10 +157,62 @@ impl Folder {
         .map_err(io_at(&acked_path))?;
         Ok(Self {
             path: path.to_owned(),
+            opened,
             lock: Mutex::new(Some(lock)),
+            is_lost: AtomicBool::new(false),
             acked,
             acked_groups: AtomicU64::new(0),
         })
+    }
+
+    /// Checks that the path still leads to the locked file, before anything is created or replaced by its path and
+    /// before anything is acknowledged. A folder that was lost once stays lost; one that is closed is not checked.
+    pub(crate) fn check(&self) -> Result<(), Lost> {
+        if !self.is_lost() && self.leads_elsewhere() {
+            self.is_lost.store(true, Ordering::SeqCst);
+        }
+        match self.is_lost() {
+            true => Err(Lost),
+            false => Ok(()),
+        }
+    }
+
+    /// Returns whether a check has found that the folder is lost.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.is_lost.load(Ordering::SeqCst)
+    }
+
+    fn leads_elsewhere(&self) -> bool {
+        match self.has_lock(&self.path) {
+            Ok(has_lock) => !has_lock,
+            // Other errors may pass, and say nothing about what is there.
+            Err(error) => matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+            ),
+        }
+    }
+
+    /// Returns whether a path is that of the folder with the locked file.
+    fn has_lock(&self, path: &Path) -> io::Result<bool> {
+        let lock = self.lock.lock();
+        let Some(lock) = lock.as_ref() else {
+            return Ok(true);
+        };
+        let (held, found) = (lock.metadata()?, fs::metadata(path.join(LOCK))?);
+        Ok((held.dev(), held.ino()) == (found.dev(), found.ino()))
+    }
+
+    /// Returns a path that leads to this folder wherever it is moved, and nowhere once it is removed: threads of an
+    /// engine that still work then cannot write to a folder in its place. Where the system has no such paths it is
+    /// the plain one. It leads to the folder as long as this value lives.
+    pub(crate) fn fixed_path(&self) -> PathBuf {
+        let descriptor = self.opened.as_raw_fd().to_string();
+        let fixed = Path::new("/proc/self/fd").join(descriptor);
+        match self.has_lock(&fixed) {
+            Ok(true) => fixed,
+            Ok(false) | Err(_) => self.path.clone(),
+        }
     }
 
     /// Returns the newest revision known to have been acknowledged; 0 for a new store.
@@ -278,7 +358,7 @@ fn sync_folder(path: &Path) -> Result<(), OpenError> {
 }
 
 fn take_lock(folder: &Path) -> Result<File, OpenError> {
-    let path = folder.join("lock");
+    let path = folder.join(LOCK);
     let mut options = OpenOptions::new();
     let mut file = private(options.create(true).truncate(false).read(true).write(true))
         .open(&path)

@@ -317,13 +317,15 @@ impl<E: Reads> Store for EmbeddedStore<E> {
 
     fn status(&self) -> StoreStatus {
         StoreStatus {
-            health: self.shared.health.lock().clone(),
+            health: self.health(),
             used_bytes: self.shared.folder.used_bytes(),
             floor: self.shared.floor(),
         }
     }
 
     fn health(&self) -> Health {
+        // The writer looks at the folder only when there is something to write.
+        let _ = self.shared.check_folder();
         self.shared.health.lock().clone()
     }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
-use super::folder::Folder;
+use super::folder::{Folder, Lost};
 use super::panic_text;
 use crate::error::ReadError;
 use crate::lease::LeaseTable;
@@ -15,10 +15,11 @@ use crate::store::{Health, Revision};
 
 /// The shared state. `published` and `floor` only grow.
 pub(crate) struct StoreState<E> {
-    pub(crate) folder: Folder,
     /// The opened engine; `None` after closing, and while the engine could not be opened again. Readers
     /// hold the lock for one page; the writer locks it exclusively to open the engine again.
     pub(crate) engine: RwLock<Option<E>>,
+    /// Dropped after the engine, which may use [`Folder::fixed_path`].
+    pub(crate) folder: Folder,
     /// Number of times that the engine was opened. A reader reports with it which opening it found
     /// broken.
     pub(crate) openings: AtomicU64,
@@ -43,8 +44,8 @@ impl<E> StoreState<E> {
         nearly_full: Arc<NearlyFull>,
     ) -> Self {
         Self {
-            folder,
             engine: RwLock::new(Some(engine)),
+            folder,
             openings: AtomicU64::new(0),
             published: AtomicU64::new(head),
             floor: AtomicU64::new(floor),
@@ -67,8 +68,25 @@ impl<E> StoreState<E> {
         self.closed.load(Ordering::SeqCst)
     }
 
+    /// Checks that the store's folder is the one that was opened. If it is not, the store has failed.
+    pub(crate) fn check_folder(&self) -> Result<(), Lost> {
+        let checked = self.folder.check();
+        if let Err(lost) = checked {
+            let reason = lost.to_string();
+            self.set_health(Health::Failed { reason });
+        }
+        checked
+    }
+
     pub(crate) fn set_health(&self, health: Health) {
         let mut known = self.health.lock();
+        let health = match self.folder.is_lost() {
+            // Nothing mends that, whatever else is found.
+            true => Health::Failed {
+                reason: Lost.to_string(),
+            },
+            false => health,
+        };
         let is_news = match (&*known, &health) {
             // The reason names the free bytes, which change with each look at the disk.
             (Health::ReadOnly { .. }, Health::ReadOnly { .. }) => false,
@@ -78,7 +96,10 @@ impl<E> StoreState<E> {
             match &health {
                 Health::Ok => tracing::info!("the store accepts writes again"),
                 Health::ReadOnly { reason } => tracing::warn!(reason, "the store is read only"),
-                Health::Failed { reason } => tracing::error!(reason, "the store has failed"),
+                Health::Failed { reason } => {
+                    let folder = self.folder.path.display();
+                    tracing::error!(reason, %folder, "the store has failed");
+                }
             }
         }
         *known = health;

@@ -11,6 +11,8 @@
 //!   deleted only after all of it lies in tables (`journal::manager`).
 //! * A new database and new keyspaces are not synced with the folders above them, and a database that was
 //!   begun cannot be opened. So it is made under another name, synced as a whole, and renamed.
+//! * Tables, manifests and journals are opened and created by paths below the one that the database was opened
+//!   with, also by the worker. So that one is fixed to the folder ([`Folder::fixed_path`]).
 //! * After its first failed write, or when a worker thread fails, a database takes no more writes
 //!   (module `poison`). The owner of this type then opens it again.
 //! * A write waits, without end, while four memtables wait for a worker that may have failed
@@ -45,6 +47,8 @@ use crate::store::{History, KeyValue, RangeReply, RangeRequest, Revision};
 
 const STATE: &str = "state";
 const LOG: &str = "log";
+/// The name of a database in the making.
+const FRESH: &str = "fjall.new";
 /// Bytes of all journals from which on fjall flushes a keyspace that keeps the oldest of them. More
 /// would lengthen the next opening.
 const JOURNALS_BYTES_MAX: u64 = 96 * 1024 * 1024;
@@ -144,10 +148,10 @@ impl Engine {
         journal::check_manifests(&path)?;
         journal::cut(&journals)?;
         let opened = catch_unwind(AssertUnwindSafe(|| {
-            Self::open_database(&path, options, room)
+            Self::open_database(folder, options, room)
         }));
         let engine = opened.unwrap_or_else(|panic| damaged(panic_text(&*panic)))?;
-        let checked = catch_unwind(AssertUnwindSafe(|| engine.verify(acked)));
+        let checked = catch_unwind(AssertUnwindSafe(|| engine.verify(&path, acked)));
         match checked.unwrap_or_else(|panic| damaged(panic_text(&*panic))) {
             Ok((head, leased)) => {
                 engine.show(head.revision);
@@ -161,11 +165,11 @@ impl Engine {
     }
 
     fn open_database(
-        path: &Path,
+        folder: &Folder,
         options: &FjallOptions,
         room: Arc<Room>,
     ) -> Result<Self, OpenError> {
-        let (database, state, log) = open_parts(path, options, &room)?;
+        let (database, state, log) = open_parts(folder, FJALL.data, options, &room)?;
         let view = View {
             revision: 0,
             snapshot: database.snapshot(),
@@ -189,7 +193,7 @@ impl Engine {
 
     /// Compares what was found with what was acknowledged. Reads no more than it must: everything else is
     /// checked when it is read.
-    fn verify(&self, acked: u64) -> Result<(Head, Vec<Bytes>), OpenError> {
+    fn verify(&self, path: &Path, acked: u64) -> Result<(Head, Vec<Bytes>), OpenError> {
         let read = || -> Result<(Head, Vec<Bytes>), ScanError> {
             let head = self.state.get(HEAD_KEY)?.ok_or(Damage::NoHead)?;
             let head = Head::parse(&head)?;
@@ -207,7 +211,7 @@ impl Engine {
             Ok((head, leased))
         };
         let (head, leased) = read().map_err(|error| match error {
-            ScanError::Engine(error) => open_error(self.state.path(), error),
+            ScanError::Engine(error) => open_error(path, error),
             error @ ScanError::Damage(_) => OpenError::Damaged {
                 reason: error.to_string(),
             },
@@ -503,7 +507,7 @@ pub(super) fn database_path(folder: &Folder) -> PathBuf {
 /// Makes an empty database. It has its name only once it is durable.
 fn create(folder: &Folder, options: &FjallOptions, room: &Arc<Room>) -> Result<(), OpenError> {
     let path = database_path(folder);
-    let fresh = path.with_extension("new");
+    let fresh = folder.path.join(FRESH);
     match fs::remove_dir_all(&fresh) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             return Err(io_at(&fresh)(error));
@@ -511,7 +515,7 @@ fn create(folder: &Folder, options: &FjallOptions, room: &Arc<Room>) -> Result<(
         _ => {}
     }
     let made = catch_unwind(AssertUnwindSafe(|| {
-        let (database, state, _log) = open_parts(&fresh, options, room)?;
+        let (database, state, _log) = open_parts(folder, FRESH, options, room)?;
         let mut batch = database.batch().durability(Some(PersistMode::SyncAll));
         batch.insert(&state, HEAD_KEY, &Head::default().to_bytes()[..]);
         batch.commit().map_err(|error| open_error(&fresh, error))
@@ -522,12 +526,13 @@ fn create(folder: &Folder, options: &FjallOptions, room: &Arc<Room>) -> Result<(
 }
 
 fn open_parts(
-    path: &Path,
+    folder: &Folder,
+    name: &str,
     options: &FjallOptions,
     room: &Arc<Room>,
 ) -> Result<(Database, Keyspace, Keyspace), OpenError> {
     let open = || -> fjall::Result<(Database, Keyspace, Keyspace)> {
-        let database = Database::builder(path)
+        let database = Database::builder(folder.fixed_path().join(name))
             .cache_size(options.cache_bytes)
             .journal_compression(CompressionType::None)
             .max_journaling_size(JOURNALS_BYTES_MAX)
@@ -546,7 +551,7 @@ fn open_parts(
         })?;
         Ok((database, state, log))
     };
-    open().map_err(|error| open_error(path, error))
+    open().map_err(|error| open_error(&folder.path.join(name), error))
 }
 
 fn tree_options(options: &FjallOptions) -> KeyspaceCreateOptions {

@@ -61,6 +61,16 @@ impl Failures {
 }
 
 impl Writer {
+    /// Returns whether the store's folder was removed or replaced, with which the store has failed for good. Then the
+    /// database is closed, so that its worker does not go on either.
+    pub(super) fn is_lost(&self) -> bool {
+        let is_lost = self.shared.check_folder().is_err();
+        if is_lost {
+            engine::discard(self.shared.engine.write().take());
+        }
+        is_lost
+    }
+
     /// Runs a part of the writer's work. The engine may panic anywhere; that must not end the writer, because
     /// every later caller would wait for ever.
     pub(super) fn guarded(&mut self, work: impl FnOnce(&mut Self)) {
@@ -136,6 +146,9 @@ impl Writer {
     /// Opens the database again. What led to it `counts` as one more failure or not; on a full disk it never does,
     /// because that ends by itself. What does not count never makes the store rest.
     fn reopen_after(&mut self, why: &str, counts: bool) {
+        if self.is_lost() {
+            return;
+        }
         self.tried = Some(Instant::now());
         engine::discard(self.shared.engine.write().take());
         if self.check_space(0).is_err() {
@@ -193,7 +206,7 @@ impl Writer {
     /// While the store does not take writes: opens it if it is not open, and looks for space.
     pub(super) fn try_recover(&mut self) {
         let pauses = self.tried.is_some_and(|tried| tried.elapsed() < RETRY);
-        if self.is_closed() || pauses || self.rests() {
+        if self.is_closed() || pauses || self.rests() || self.is_lost() {
             return;
         }
         self.tried = Some(Instant::now());
@@ -225,6 +238,8 @@ impl Writer {
         &mut self,
         journals: fn(&Path) -> Result<(), OpenError>,
     ) -> Result<(), OpenError> {
+        let checked = self.shared.check_folder();
+        checked.map_err(|lost| lost.at_opening(&self.shared.folder.path))?;
         let mut slot = self.shared.engine.write();
         let dead = slot.as_ref().map(Engine::dead).unwrap_or_default();
         engine::discard(slot.take());

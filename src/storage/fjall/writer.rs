@@ -145,7 +145,7 @@ impl Writer {
 
     /// Does the work that is due by time: leases that ended, old history, a store that failed.
     pub(super) fn tick(&mut self) {
-        if self.is_closed() {
+        if self.is_closed() || self.is_lost() {
             return;
         }
         if *self.shared.health.lock() != Health::Ok {
@@ -224,7 +224,7 @@ impl Writer {
 
     /// Raises the floor in a batch of its own. Returns false if that failed.
     pub(super) fn trim_now(&mut self) -> bool {
-        if self.rests() {
+        if self.rests() || self.is_lost() {
             return false;
         }
         match self.check_space(0) {
@@ -299,6 +299,10 @@ impl Writer {
         }
         if self.is_closed() {
             return reject(jobs, &Rejection::Closed);
+        }
+        if self.is_lost() {
+            let why = self.shared.refusal();
+            return reject(jobs, &Rejection::ReadOnly(why));
         }
         if !self.rests() {
             let broken = self.shared.engine.read().as_ref().map(Engine::is_broken);
@@ -377,6 +381,11 @@ impl Writer {
             let synced = self.options.disk.after_sync(head);
             synced.map_err(EngineError::Sync)
         });
+        if self.is_lost() {
+            // What was written went with the folder: nobody may find it.
+            group.answers.unknown(&self.shared.refusal());
+            return false;
+        }
         match result {
             Ok(()) => {
                 self.publish(group);

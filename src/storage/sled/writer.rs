@@ -150,6 +150,9 @@ impl Writer {
     /// Does the work that is due without a request: ended leases, old versions, a store that
     /// failed.
     fn tick(&mut self) {
+        if self.is_lost() {
+            return;
+        }
         if *self.shared.health.lock() != Health::Ok {
             self.try_recover();
         } else if self.shared.nearly_full.is_watched() {
@@ -168,6 +171,16 @@ impl Writer {
         {
             self.trim_now();
         }
+    }
+
+    /// Returns whether the store's folder was removed or replaced, with which the store has failed for good. Then the
+    /// tree is closed.
+    fn is_lost(&self) -> bool {
+        let is_lost = self.shared.check_folder().is_err();
+        if is_lost {
+            drop(engine::discard(self.shared.engine.write().take()));
+        }
+        is_lost
     }
 
     /// Checks the space of a store that is nearly full, or was a moment ago. Few clients write to it, so
@@ -238,7 +251,7 @@ impl Writer {
     /// Drops old versions in a batch of their own. Returns false if that failed.
     fn trim_now(&mut self) -> bool {
         let mut group = Group::new(self.head);
-        if self.shared.engine.read().is_none() {
+        if self.is_lost() || self.shared.engine.read().is_none() {
             return false;
         }
         if let Err(shortage) = self.space.check(TRIM_IDLE * 64) {
@@ -286,6 +299,10 @@ impl Writer {
     fn run_group(&mut self, jobs: Vec<Job>) {
         if jobs.is_empty() {
             return;
+        }
+        if self.is_lost() {
+            let why = self.shared.refusal();
+            return reject(jobs, &Rejection::ReadOnly(why));
         }
         if self.shared.engine.read().is_none() {
             self.try_recover();
@@ -336,6 +353,11 @@ impl Writer {
             let synced = self.options.disk.after_sync(head);
             synced.map_err(EngineError::Sync)
         });
+        if self.is_lost() {
+            // What was written went with the folder: nobody may find it.
+            group.answers.unknown(&self.shared.refusal());
+            return false;
+        }
         match result {
             Ok(()) => {
                 self.publish(group);
@@ -407,7 +429,7 @@ impl Writer {
 
     /// Opens a tree again that broke while no batch was being written.
     fn mend(&mut self, opening: u64, why: String) {
-        if self.shared.openings.load(Ordering::SeqCst) != opening {
+        if self.shared.openings.load(Ordering::SeqCst) != opening || self.is_lost() {
             return;
         }
         self.tried = Some(Instant::now());
@@ -426,7 +448,7 @@ impl Writer {
     /// Tries to make a store that does not accept writes usable: opens it if it is not open, and
     /// checks the space.
     fn try_recover(&mut self) {
-        if self.tried.is_some_and(|tried| tried.elapsed() < RETRY) {
+        if self.tried.is_some_and(|tried| tried.elapsed() < RETRY) || self.is_lost() {
             return;
         }
         self.tried = Some(Instant::now());
@@ -450,6 +472,8 @@ impl Writer {
     /// Closes and opens the tree again, and uses the state that this finds. If `disk_failed`, or if the
     /// tree's own handle reports it, data in the system's memory does not count as written.
     fn reopen(&mut self, disk_failed: bool) -> Result<(), OpenError> {
+        let checked = self.shared.check_folder();
+        checked.map_err(|lost| lost.at_opening(&self.shared.folder.path))?;
         let mut slot = self.shared.engine.write();
         let old_file = engine::discard(slot.take());
         self.known.clear();

@@ -77,7 +77,17 @@ impl Disk {
 
     /// The path below the root, if it is one.
     fn relative(&self, path: &Path) -> Option<PathBuf> {
+        let through = self.through_descriptor(path);
+        let path = through.as_deref().unwrap_or(path);
         path.strip_prefix(&self.root).ok().map(Path::to_owned)
+    }
+
+    /// The plain path for one that begins at an open folder, whatever its name is by now.
+    fn through_descriptor(&self, path: &Path) -> Option<PathBuf> {
+        let mut parts = path.strip_prefix("/proc/self/fd").ok()?.components();
+        let descriptor = parts.next()?.as_os_str().to_str()?.parse().ok()?;
+        let folder = self.inode_of(descriptor)?;
+        Some(self.path_of(folder).join(parts.as_path()))
     }
 
     fn path_at(&self, folder: Option<i64>, path: PathBuf) -> PathBuf {
