@@ -101,10 +101,45 @@ async fn a_busy_port_is_named_with_what_to_do() -> Result<()> {
         &refused(&data, &["--listen", &address]).await?,
         &[&address, "in use", "--listen"],
     )?;
+    ensure!(!data.exists(), "it made a folder");
     drop(taken);
     let server = Up::start(&data, &["--listen", &address]).await?;
     ensure!(server.greeting.contains(&address), "{}", server.greeting);
     ensure!(server.root()?.port.to_string() == address.rsplit_once(':').context("a port")?.1);
+    Ok(())
+}
+
+/// As somebody does it who restores a backup and forgets to end the server first.
+#[tokio::test]
+async fn a_server_whose_folder_was_replaced_leaves_the_new_one_alone() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let data = folder.path().join("data");
+    let old = Up::start(&data, &[]).await?;
+    let object = |name: &str| json!({"metadata": {"name": name}});
+    let plane = Client::open(&create_plane(&old.root()?, "a").await?).await?;
+    let before = plane.post(CONFIG_MAPS, &object("before")).await?;
+    before.expect(201)?;
+    fs::rename(&data, folder.path().join("lost"))?;
+    let new = Up::start(&data, &[]).await?;
+    let pid = new.pid()?.to_string();
+    let other = Client::open(&create_plane(&new.root()?, "b").await?).await?;
+    let kept = other.post(CONFIG_MAPS, &object("kept")).await?;
+    kept.expect(201)?;
+    for name in ["late", "later"] {
+        let refused = plane.post(CONFIG_MAPS, &object(name)).await?;
+        let text = refused.body.to_string();
+        ensure!(refused.status.as_u16() == 503, "{text}");
+        ensure!(text.contains("removed or replaced"), "{text}");
+    }
+    let log = old.log()?;
+    ensure!(log.contains("removed or replaced"), "{log}");
+    old.stop().await?;
+    ensure!(fs::read_to_string(data.join("pid"))?.trim() == pid);
+    ensure!(new.stop().await?.success());
+    let again = Up::start(&data, &[]).await?;
+    let other = Client::open(&again.plane("b")?).await?;
+    let kept = other.get(&format!("{CONFIG_MAPS}/kept")).await?;
+    kept.expect(200)?;
     Ok(())
 }
 

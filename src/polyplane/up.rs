@@ -59,15 +59,10 @@ async fn serve(options: UpOptions, release: Arc<Release>, began: Instant) -> any
     let delegated = options.authentication.open()?;
     let admission = options.admission.open()?;
     let auditor = options.audit.settings().open(&delegated.outbound)?;
-    let (folder, store) = open_store(&options, &completed.certs_folder).await?;
-    let listeners = listen(&completed).await?;
-    let addresses = addresses_of(&listeners);
+    let (addresses, spread) = listen_all(&completed, options.replicas).await?;
     let endpoint = endpoint(&completed, &addresses)?;
+    let (folder, store) = open_store(&options, &completed.certs_folder).await?;
     let mut replicas = Vec::new();
-    let mut spread = vec![(completed.clone(), listeners)];
-    for number in 1..options.replicas {
-        spread.push(neighbour(&completed, &addresses, number).await?);
-    }
     let (mut pki, mut tokens) = (None, None);
     for (number, (completed, listeners)) in spread.into_iter().enumerate() {
         let folder = completed.certs_folder.clone();
@@ -116,8 +111,26 @@ async fn serve(options: UpOptions, release: Arc<Release>, began: Instant) -> any
     run_all(replicas, signals, store).await;
     audit::close(auditor).await;
     stop.cancel();
-    let _ = std::fs::remove_file(folder.join("pid"));
+    remove_pid(&folder);
     Ok(())
+}
+
+/// The options of one replica, and where it listens.
+type Listening = (CompletedOptions, Vec<TcpListener>);
+
+/// Opens the ports of all replicas, and returns the addresses of the first. Before the store is opened: a start
+/// that finds a port taken must not leave a new folder, in particular not where another server had its own.
+async fn listen_all(
+    completed: &CompletedOptions,
+    replicas: u16,
+) -> anyhow::Result<(Vec<SocketAddr>, Vec<Listening>)> {
+    let listeners = listen(completed).await?;
+    let addresses = addresses_of(&listeners);
+    let mut spread = vec![(completed.clone(), listeners)];
+    for number in 1..replicas {
+        spread.push(neighbour(completed, &addresses, number).await?);
+    }
+    Ok((addresses, spread))
 }
 
 /// Opens the store in the folder of the server, and returns both.
@@ -155,6 +168,15 @@ fn addresses_of(listeners: &[TcpListener]) -> Vec<SocketAddr> {
 fn write_pid(folder: &Path) -> anyhow::Result<()> {
     let id = std::process::id().to_string();
     std::fs::write(folder.join("pid"), id).context("--dir: cannot write the file `pid`")
+}
+
+/// Removes the file with the process id. If the folder was replaced, the one there is another server's.
+fn remove_pid(folder: &Path) {
+    let path = folder.join("pid");
+    let own = std::process::id().to_string();
+    if std::fs::read_to_string(&path).is_ok_and(|id| id == own) {
+        let _ = std::fs::remove_file(path);
+    }
 }
 
 fn complete(options: &UpOptions) -> anyhow::Result<CompletedOptions> {
@@ -198,7 +220,7 @@ async fn neighbour(
     first: &CompletedOptions,
     addresses: &[SocketAddr],
     number: u16,
-) -> anyhow::Result<(CompletedOptions, Vec<TcpListener>)> {
+) -> anyhow::Result<Listening> {
     let mut completed = first.clone();
     for (address, known) in completed.listen.iter_mut().zip(addresses) {
         let port = match address.port() {
