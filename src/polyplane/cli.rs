@@ -479,7 +479,7 @@ pub enum PluginAction {
     ///
     /// OBJECTS is what `kubectl plane limits --objects` counts: those that each control plane has from
     /// the start count once they are changed or made anew. The number follows within seconds while the control
-    /// plane is in use; `-` means that nobody has used it yet.
+    /// plane is in use; `-` means that they have not been counted yet.
     List {
         /// Form of the output. Without it a table.
         #[arg(long, short, value_name = "FORMAT")]
