@@ -507,6 +507,7 @@ async fn planes_are_managed_with_the_plugin() -> Result<()> {
         "credentials on standard output"
     );
     names::names_that_are_no_text_elsewhere(&root)?;
+    names::no_context_is_current_once_its_plane_is_deleted(&root)?;
     // A protected plane cannot be deleted until its protection is switched off.
     contains(
         &root.fails(&["plane", "delete", "team-b", "--yes"])?,

@@ -41,17 +41,34 @@ pub fn run(command: PluginCommand) -> anyhow::Result<()> {
     match carry_out(command) {
         // Not an error: `kubectl plane list | head` closes the pipe early.
         Err(error) if print::reader_left(&error) => Ok(()),
+        Err(error) if is_of_another_ca(&error) => bail!(
+            "{error:#}. The kubeconfig is probably of an earlier folder of the server, whose CA has been made anew \
+             since: use the kubeconfig that `polyplane up` prints, or that of the present folder"
+        ),
         done => done,
     }
 }
 
+fn is_of_another_ca(error: &anyhow::Error) -> bool {
+    let is = |cause: &(dyn std::error::Error + 'static)| {
+        let cause = cause.downcast_ref::<Refusal>();
+        cause.is_some_and(Refusal::is_of_another_ca)
+    };
+    error.chain().any(is)
+}
+
 fn carry_out(command: PluginCommand) -> anyhow::Result<()> {
-    root_plane::check(&command.action)?;
-    let mut config = Kubeconfig::load(command.kubeconfig.as_deref())?;
-    let target = config.target(command.context.as_deref())?;
+    let PluginCommand {
+        kubeconfig,
+        context,
+        action,
+    } = command;
+    root_plane::check(&action)?;
+    let mut config = Kubeconfig::load(kubeconfig.as_deref())?;
+    let target = config.target(context.as_deref())?;
     crate::process::once(async {
         let client = Client::new(&target)?;
-        match command.action {
+        match action {
             PluginAction::Create {
                 name,
                 protect,
@@ -96,7 +113,12 @@ fn carry_out(command: PluginCommand) -> anyhow::Result<()> {
             },
             PluginAction::Locate { name } => ring::locate(&client, &name).await,
             PluginAction::Delete { name, yes, timeout } => {
-                delete(&client, &name, yes, Duration::from_secs(timeout)).await
+                let current = config.current_of(&target, &name);
+                delete(&client, &name, yes, Duration::from_secs(timeout)).await?;
+                match current {
+                    Some(context) => leave(&mut Kubeconfig::load(kubeconfig.as_deref())?, &context),
+                    None => Ok(()),
+                }
             }
         }
     })
@@ -160,7 +182,13 @@ async fn create(
         plane = client.send("GET", &path_of(name), None).await?;
     }
     progress(&format!("ready after {} ms\n", began.elapsed().as_millis()));
-    Ok(line(&format!("controlplane.polyplane.dev/{name} created"))?)
+    line(&format!("controlplane.polyplane.dev/{name} created"))?;
+    // Only `up` keeps contexts itself, and who has created a plane on a ring might look for one.
+    progress(&format!(
+        "work in it after `kubectl plane use {name}`, or with the kubeconfig that `kubectl plane kubeconfig {name} \
+         --admin` prints\n"
+    ));
+    Ok(())
 }
 
 fn is_ready(plane: &Value) -> bool {
@@ -278,4 +306,22 @@ async fn delete(client: &Client, name: &str, yes: bool, patience: Duration) -> a
         }
     }
     Ok(line(&format!("controlplane.polyplane.dev/{name} deleted"))?)
+}
+
+/// Unsets the current context, whose plane has been deleted, and says so. `config` is as the files are after the
+/// deletion, because `polyplane up` has changed its own meanwhile.
+fn leave(config: &mut Kubeconfig, context: &str) -> anyhow::Result<()> {
+    let left = config.unset(context);
+    let now =
+        left.context("the control plane is deleted, but its context is still the current one")?;
+    let choose = "choose one with `kubectl config use-context NAME`";
+    progress(&match now {
+        "" => format!(
+            "no context is current any more, because the control plane of {context:?} is deleted; {choose}\n"
+        ),
+        other => format!(
+            "the current context is {other:?} now, because the control plane of {context:?} is deleted\n"
+        ),
+    });
+    Ok(())
 }

@@ -309,7 +309,7 @@ fn keep_contexts(
         identity,
         directory: Arc::clone(&replica.directory),
     };
-    contexts.write()?;
+    contexts.write("root")?;
     tokio::spawn(contexts.run(stop));
     Ok(())
 }

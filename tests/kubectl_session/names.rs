@@ -52,3 +52,34 @@ pub fn names_that_are_no_text_elsewhere(root: &Kubectl) -> Result<()> {
     }
     Ok(())
 }
+
+/// What a user meant for a plane that is deleted is not done in another one.
+pub fn no_context_is_current_once_its_plane_is_deleted(root: &Kubectl) -> Result<()> {
+    root.ok(&["plane", "create", "gone"])?;
+    root.ok(&["plane", "use", "gone"])?;
+    let deleted = root.run(&["plane", "delete", "gone", "--yes"])?;
+    ensure!(deleted.status.success());
+    contains(
+        &String::from_utf8_lossy(&deleted.stderr),
+        &["no context is current", "kubectl config use-context"],
+    )?;
+    let unset = &["current-context is not set"];
+    contains(&root.fails(&["config", "current-context"])?, unset)?;
+    contains(
+        &root.fails(&["plane", "list"])?,
+        &["no current context", "root"],
+    )?;
+    // A later plane, with which the server writes its file anew, changes nothing about that.
+    root.ok(&["plane", "create", "later", "--context", "root"])?;
+    let since = Instant::now();
+    while !root
+        .ok(&["config", "get-contexts", "-o", "name"])?
+        .contains("later")
+    {
+        ensure!(since.elapsed() < WRITTEN_WITHIN, "it has no context");
+    }
+    contains(&root.fails(&["config", "current-context"])?, unset)?;
+    root.ok(&["config", "use-context", "root"])?;
+    root.ok(&["plane", "delete", "later", "--yes"])?;
+    Ok(())
+}

@@ -2,7 +2,7 @@
 
 use super::config::Target;
 use super::pinned;
-use super::print::excerpt;
+use super::print::{excerpt, progress};
 use anyhow::{Context, bail};
 use bytes::Bytes;
 use http::{Request, Uri, header};
@@ -11,9 +11,11 @@ use hyper_rustls::HttpsConnectorBuilder;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use polyplane_apimachinery::{Value, error_chain, json};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::{CertificateError, ClientConfig, RootCertStore};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Longest answer, in bytes: a page of 500 control planes of 128 KiB. Without the limit a server
@@ -22,6 +24,8 @@ const ANSWER_BYTES_MAX: usize = 64 << 20;
 /// Longest time of one request. Without the limit a server that hangs would block the command
 /// forever.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a request waits silently. After that the user may take the command for stuck.
+const SILENCE_MAX: Duration = Duration::from_secs(3);
 
 type Connector = hyper_rustls::HttpsConnector<HttpConnector>;
 
@@ -42,7 +46,7 @@ pub enum Refusal {
         /// The server's URL.
         server: String,
         /// The problem with the certificate.
-        reason: String,
+        reason: CertificateError,
     },
     /// The server was not reached or did not answer.
     #[error("cannot reach {server}: {reason}")]
@@ -52,6 +56,19 @@ pub enum Refusal {
         /// The error and its causes, outermost first.
         reason: String,
     },
+}
+
+impl Refusal {
+    /// Returns whether another CA than the kubeconfig's has signed the server's certificate.
+    pub fn is_of_another_ca(&self) -> bool {
+        match self {
+            Self::Untrusted { reason, .. } => matches!(
+                reason,
+                CertificateError::BadSignature | CertificateError::UnknownIssuer
+            ),
+            Self::Status { .. } | Self::Unreachable { .. } => false,
+        }
+    }
 }
 
 /// The answer of a server.
@@ -88,6 +105,7 @@ pub struct Client {
     /// The control plane that the kubeconfig's context names, if it names one.
     plane: Option<String>,
     token: Option<String>,
+    has_said_that_it_waits: AtomicBool,
     http: hyper_util::client::legacy::Client<Connector, Full<Bytes>>,
 }
 
@@ -134,6 +152,7 @@ impl Client {
             server: target.server.clone(),
             plane: target.plane.clone(),
             token: target.token.clone(),
+            has_said_that_it_waits: AtomicBool::new(false),
             http: hyper_util::client::legacy::Client::builder(TokioExecutor::new())
                 .build(connector),
         })
@@ -154,7 +173,8 @@ impl Client {
         path: &str,
         body: Option<&Value>,
     ) -> Result<Value, Refusal> {
-        let answer = self.ask(method, path, body, PATIENCE).await?;
+        let asked = self.ask(method, path, body, PATIENCE);
+        let answer = noticed(asked, SILENCE_MAX, || self.say_that_it_waits()).await?;
         let code = answer.code;
         let limits = json::Limits {
             bytes_max: ANSWER_BYTES_MAX,
@@ -173,6 +193,13 @@ impl Client {
                 };
                 Err(Refusal::Status { code, message })
             }
+        }
+    }
+
+    /// Tells the user once what the command waits for.
+    fn say_that_it_waits(&self) {
+        if !self.has_said_that_it_waits.swap(true, Ordering::Relaxed) {
+            progress(&format!("waiting for the server {} ...\n", self.server));
         }
     }
 
@@ -216,7 +243,7 @@ impl Client {
         let answer = answer.map_err(|error| match certificate_error(&error) {
             Some(reason) => Refusal::Untrusted {
                 server: self.server.clone(),
-                reason: reason.to_string(),
+                reason: reason.clone(),
             },
             None => unreachable(error_chain(&error)),
         })?;
@@ -238,6 +265,18 @@ impl Client {
     }
 }
 
+/// Waits for an answer, and calls `say` if it has not come after `silence`.
+async fn noticed<T>(asked: impl Future<Output = T>, silence: Duration, say: impl FnOnce()) -> T {
+    let mut asked = pin!(asked);
+    match tokio::time::timeout(silence, asked.as_mut()).await {
+        Ok(answer) => answer,
+        Err(_) => {
+            say();
+            asked.await
+        }
+    }
+}
+
 /// Returns what a 401 can mean if the kubeconfig's context names a control plane: its users are nobody
 /// for the server.
 fn plane_alone(code: u16, plane: Option<&str>) -> String {
@@ -254,7 +293,7 @@ fn plane_alone(code: u16, plane: Option<&str>) -> String {
 /// Returns the problem with the server's certificate, if it is the reason why a request failed.
 fn certificate_error<'a>(
     error: &'a (dyn std::error::Error + 'static),
-) -> Option<&'a rustls::CertificateError> {
+) -> Option<&'a CertificateError> {
     let mut source = Some(error);
     while let Some(cause) = source {
         if let Some(rustls::Error::InvalidCertificate(why)) = cause.downcast_ref() {
@@ -286,5 +325,33 @@ mod tests {
         assert!(said.contains("the server's administrator"), "{said}");
         assert_eq!(plane_alone(403, Some("team-a")), "");
         assert_eq!(plane_alone(401, None), "");
+    }
+
+    #[tokio::test]
+    async fn a_user_is_told_of_a_long_wait_while_it_lasts_and_of_no_short_one() {
+        let (told, heard) = tokio::sync::oneshot::channel();
+        let waited = noticed(heard, Duration::from_millis(1), || {
+            told.send("slow").expect("it still waits");
+        });
+        assert_eq!(waited.await, Ok("slow"));
+        let mut is_told = false;
+        let asked = std::future::ready("fast");
+        let waited = noticed(asked, PATIENCE, || is_told = true).await;
+        assert_eq!((waited, is_told), ("fast", false));
+    }
+
+    #[test]
+    fn a_server_with_another_ca_is_told_from_one_whose_certificate_is_not_valid() {
+        let untrusted = |reason| Refusal::Untrusted {
+            server: "https://h:1".to_owned(),
+            reason,
+        };
+        for reason in [
+            CertificateError::BadSignature,
+            CertificateError::UnknownIssuer,
+        ] {
+            assert!(untrusted(reason).is_of_another_ca());
+        }
+        assert!(!untrusted(CertificateError::Expired).is_of_another_ca());
     }
 }

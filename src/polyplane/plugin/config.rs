@@ -150,7 +150,8 @@ impl Kubeconfig {
         let name = context.unwrap_or_else(|| self.current());
         if name.is_empty() {
             bail!(
-                "the kubeconfig has no current context; choose one with --context (it has: {})",
+                "the kubeconfig has no current context; choose one with --context, or for all commands with `kubectl \
+                 config use-context NAME` (it has: {})",
                 self.context_names()
             );
         }
@@ -267,6 +268,30 @@ impl Kubeconfig {
         file.set(&["current-context"], plane);
         polyplane_pki::write_private(path, text_of(file)?.as_bytes())?;
         Ok(path.clone())
+    }
+
+    /// Returns the current context if it is of this plane of the target's server.
+    pub fn current_of(&self, target: &Target, plane: &str) -> Option<String> {
+        let name = self.current();
+        let context = self.entry("contexts", name, "context")?.value;
+        let cluster = self.entry("clusters", context.str_at(&["cluster"]), "cluster")?;
+        let (server, named) = split(cluster.value.str_at(&["server"]));
+        (server == target.server && named == Some(plane)).then(|| name.to_owned())
+    }
+
+    /// Unsets the current context where a file says that it is this one. Returns the one that is current then;
+    /// empty for none.
+    ///
+    /// # Errors
+    /// Returns an error if a file cannot be written.
+    pub fn unset(&mut self, context: &str) -> anyhow::Result<&str> {
+        for (path, file) in &mut self.files {
+            if file.str_at(&["current-context"]) == context {
+                file.set(&["current-context"], "");
+                polyplane_pki::write_private(path, text_of(file)?.as_bytes())?;
+            }
+        }
+        Ok(self.current())
     }
 }
 
@@ -429,6 +454,25 @@ mod tests {
             said.contains("does not support insecure-skip-tls-verify"),
             "{said}"
         );
+    }
+
+    #[test]
+    fn the_context_of_a_deleted_plane_is_current_no_more_and_stays_in_the_file() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut config = one_cluster(json!({"server": "https://h:1/clusters/team-a"}));
+        config.files[0].0 = folder.path().join("config");
+        let target = |server: &str| Target::of_server(server.to_owned(), Vec::new(), String::new());
+        let here = target("https://h:1");
+        for (target, plane) in [(&here, "team-b"), (&target("https://h:2"), "team-a")] {
+            assert_eq!(config.current_of(target, plane), None);
+        }
+        assert_eq!(config.current_of(&here, "team-a").as_deref(), Some("a"));
+        assert_eq!(config.unset("b").expect("nothing to write"), "a");
+        assert_eq!(config.unset("a").expect("written"), "");
+        let written = std::fs::read(folder.path().join("config")).expect("written");
+        let written = yaml::parse(&written, &json::Limits::default()).expect("YAML");
+        assert_eq!(written.value.str_at(&["current-context"]), "");
+        assert_eq!(written.value.items_at(&["contexts"]).len(), 1);
     }
 
     #[test]

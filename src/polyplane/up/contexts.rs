@@ -30,23 +30,24 @@ pub struct Contexts {
 }
 
 impl Contexts {
-    /// Writes the file now. Keeps the current context if the user has changed it.
+    /// Writes the file now. Keeps the current context if the user has changed it. If there is none of that name,
+    /// `otherwise` becomes the current one; empty for none.
     ///
     /// # Errors
     /// Returns an error if the file cannot be written.
-    pub fn write(&self) -> anyhow::Result<()> {
+    pub fn write(&self, otherwise: &str) -> anyhow::Result<()> {
         let names = self.directory.names(CONTEXTS_MAX);
         let names: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
         let before = std::fs::read_to_string(&self.path).unwrap_or_default();
         let chosen = current_context(&before);
-        let known = chosen.as_deref().filter(|name| names.contains(name));
-        let current = known.unwrap_or("root");
+        let is_known = |name: &&str| *name == "root" || names.contains(name);
+        let known = chosen.as_deref().filter(is_known);
         let config = Kubeconfig {
             server: &self.server,
             root_pem: self.pki.root_pem(),
             user: UserCredential::Certificate(&self.identity),
             planes: &names,
-            current,
+            current: known.unwrap_or(otherwise),
         };
         if config.render() != before {
             config.write(&self.path)?;
@@ -66,7 +67,8 @@ impl Contexts {
                     return;
                 }
             }
-            if let Err(error) = self.write() {
+            // No other context: what the user meant for a plane that is gone must not be done in the root.
+            if let Err(error) = self.write("") {
                 tracing::warn!("the kubeconfig is out of date: {error:#}");
             }
             tokio::time::sleep(REST).await;
