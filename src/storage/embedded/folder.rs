@@ -91,8 +91,9 @@ struct FoundFormat<'a> {
     is_copy_target: bool,
 }
 
-/// The path of a folder leads to none any more, or to another one. What is written now is lost, or damages
-/// the store that another process has there; and to neither does it help if the folder comes back.
+/// The path of a folder leads to none any more, or to another one. What is written then is lost, or damages
+/// the store that another process has begun there. It does not help if the folder comes back: in the meantime another
+/// process may have opened it.
 // Not which folder that is: whoever writes to a plane gets this text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
@@ -516,4 +517,44 @@ fn sync_names_above(folder: &Path) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_fixed_path_never_leads_to_another_folder() {
+        let root = tempfile::tempdir().expect("a folder");
+        let path = root.path().join("store");
+        let folder = Folder::open(&path, FJALL, false).expect("opened");
+        let fixed = folder.fixed_path();
+        let moved = root.path().join("moved");
+        fs::rename(&path, &moved).expect("moved");
+        let new = Folder::open(&path, FJALL, false).expect("opened");
+        fs::write(fixed.join("table"), "x").expect("written");
+        assert!(moved.join("table").exists());
+        assert!(!path.join("table").exists());
+        assert_eq!((folder.check(), new.check()), (Err(Lost), Ok(())));
+        fs::remove_dir_all(&moved).expect("removed");
+        fs::write(fixed.join("table"), "x").expect_err("it is gone");
+    }
+
+    #[test]
+    fn a_folder_that_was_lost_stays_lost_and_a_closed_one_is_not_missed() {
+        let root = tempfile::tempdir().expect("a folder");
+        let (path, moved) = (root.path().join("store"), root.path().join("moved"));
+        let folder = Folder::open(&path, FJALL, false).expect("opened");
+        assert_eq!(folder.check(), Ok(()));
+        fs::rename(&path, &moved).expect("moved");
+        assert_eq!(folder.check(), Err(Lost));
+        fs::rename(&moved, &path).expect("moved back");
+        assert_eq!(folder.check(), Err(Lost), "others may have had its path");
+        drop(folder);
+        let folder = Folder::open(&path, FJALL, false).expect("opened");
+        folder.unlock();
+        fs::remove_dir_all(&path).expect("removed");
+        assert_eq!(folder.check(), Ok(()));
+    }
 }

@@ -2,6 +2,7 @@
 //! fail, history over openings.
 
 mod formats;
+mod lost;
 
 use std::fs;
 use std::io;
@@ -22,6 +23,10 @@ use crate::{
 use formats::{
     newer_and_unreadable_formats_are_refused,
     only_a_copy_opens_the_store_that_it_has_created_and_not_begun,
+};
+use lost::{
+    a_removed_folder_ends_its_store_for_good,
+    a_replaced_folder_is_left_alone_by_the_stores_that_had_it,
 };
 
 const STORES_AT_ONCE: u64 = 8;
@@ -131,6 +136,8 @@ on_each_engine! {
     failed_sync_is_settled_by_opening_again,
     nothing_is_acknowledged_or_shown_before_it_is_synced,
     history_ends_by_age_and_by_bytes,
+    a_removed_folder_ends_its_store_for_good,
+    a_replaced_folder_is_left_alone_by_the_stores_that_had_it,
     a_closed_store_can_be_opened_at_once,
     a_dropped_store_can_be_opened_again,
 }

@@ -354,7 +354,7 @@ impl Writer {
             synced.map_err(EngineError::Sync)
         });
         if self.is_lost() {
-            // What was written went with the folder: nobody may find it.
+            // The group went with the folder, so no later opening of the path finds it.
             group.answers.unknown(&self.shared.refusal());
             return false;
         }

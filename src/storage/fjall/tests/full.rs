@@ -154,6 +154,37 @@ async fn a_merge_waits_until_its_output_fits() {
     store.close().await;
 }
 
+/// The worker flushes and merges while its folder is moved and another store begins there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_under_way_writes_nothing_to_a_store_in_the_place_of_its_own() {
+    let root = tempfile::tempdir().expect("a folder");
+    let (path, moved) = (root.path().join("store"), root.path().join("moved"));
+    let old = FjallStore::open(&path, options()).expect("the store opens");
+    put_rows(&old).await;
+    fs::rename(&path, &moved).expect("moved");
+    let new = FjallStore::open(&path, options()).expect("the store opens");
+    new.commit(put("new", "x")).await.expect("committed");
+    // Longer than merging the rows takes.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let made = tables(&path);
+    assert!(made <= 1, "{made} tables for one row");
+    for number in 0..100 {
+        let value = noise(10_000, number);
+        let refused = old.commit(put("late", value)).await;
+        let is_refused = matches!(refused, Err(CommitError::Rejected(Rejection::ReadOnly(_))));
+        assert!(is_refused, "{refused:?}");
+    }
+    put_rows(&new).await;
+    old.close().await;
+    new.close().await;
+    for (path, rows) in [(&path, 251), (&moved, 250)] {
+        let store = FjallStore::open(path, options()).expect("it is whole");
+        let all = store.range(RangeRequest::between("", "")).await;
+        assert_eq!(all.expect("read").items.len(), rows);
+        store.close().await;
+    }
+}
+
 /// The bytes of what is deleted are many times the room that a nearly full disk has for the deletions.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_of_a_nearly_full_disk_can_be_deleted_and_its_room_comes_back() {
