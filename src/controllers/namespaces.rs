@@ -16,8 +16,10 @@ use std::time::SystemTime;
 const ACTOR: Controller = Controller::Namespace;
 /// The finalizer that this controller removes.
 const OWN_FINALIZER: &str = "kubernetes";
+/// The pods among the objects that remain. With the dot also where the group is empty, as upstream writes it.
+const PODS: &str = "pods.";
 /// The conditions about what does not fail here: type, reason and message.
-const NEVER_FAILS: [(&str, &str, &str); 3] = [
+const NEVER_FAILS: [(&str, &str, &str); 2] = [
     (
         "NamespaceDeletionDiscoveryFailure",
         "ResourcesDiscovered",
@@ -27,11 +29,6 @@ const NEVER_FAILS: [(&str, &str, &str); 3] = [
         "NamespaceDeletionGroupVersionParsingFailure",
         "ParsedGroupVersions",
         "All legacy kube types successfully parsed",
-    ),
-    (
-        "NamespaceDeletionContentFailure",
-        "ContentDeleted",
-        "All content successfully deleted, may be waiting on finalization",
     ),
 ];
 
@@ -130,7 +127,6 @@ fn content(tenant: &Tenant, namespace: &str) -> BTreeMap<String, Vec<ObjectRef>>
         let prefix = prefix(row, namespace);
         let objects: Vec<ObjectRef> = cut.range(&prefix, Start::First).collect();
         if !objects.is_empty() {
-            // With the dot also where the group is empty, as upstream writes it.
             left.insert(format!("{}.{}", row.name, row.group), objects);
         }
     }
@@ -146,7 +142,8 @@ async fn report(
 ) -> Result<(), ApiError> {
     let mut known = tree(&tenant.kinds(), namespace)?;
     let before = known.items_at(&["status", "conditions"]).to_vec();
-    let merged = merged(before.clone(), conditions_of(left)?);
+    let failure = overdue_pods(&tenant.kinds(), &known, left)?;
+    let merged = merged(before.clone(), conditions_of(left, failure.as_deref())?);
     if merged == before {
         return Ok(());
     }
@@ -189,8 +186,45 @@ fn merged(mut conditions: Vec<Value>, new: Vec<Value>) -> Vec<Value> {
     conditions
 }
 
-/// Returns the conditions of a namespace in which these objects remain.
-fn conditions_of(left: &BTreeMap<String, Vec<ObjectRef>>) -> Result<Vec<Value>, ApiError> {
+/// Returns what failed if pods remain after their grace, although no finalizer keeps them. The grace counts from the
+/// deletion of the namespace, as for upstream.
+pub(crate) fn overdue_pods(
+    kinds: &Kinds,
+    namespace: &Value,
+    left: &BTreeMap<String, Vec<ObjectRef>>,
+) -> Result<Option<String>, ApiError> {
+    let Some(pods) = left.get(PODS) else {
+        return Ok(None);
+    };
+    let mut grace = 0;
+    for pod in pods {
+        let pod = tree(kinds, pod)?;
+        if !pod.items_at(&["metadata", "finalizers"]).is_empty() {
+            return Ok(None);
+        }
+        if !matches!(pod.str_at(&["status", "phase"]), "Succeeded" | "Failed") {
+            let own = pod.int_at(&["spec", "terminationGracePeriodSeconds"]);
+            grace = grace.max(own.unwrap_or(0));
+        }
+    }
+    let deleted = Timestamp::parse(namespace.str_at(&["metadata", "deletionTimestamp"]));
+    let now = Timestamp::from(SystemTime::now()).seconds;
+    let is_over = deleted.is_ok_and(|deleted| now.saturating_sub(deleted.seconds) >= grace);
+    let name = namespace.str_at(&["metadata", "name"]);
+    Ok(is_over.then(|| {
+        format!(
+            "failed to delete pods for namespace: {name}, err: unexpected items still remain in namespace: {name} \
+             for gvr: /v1, Resource=pods"
+        )
+    }))
+}
+
+/// Returns the conditions of a namespace in which these objects remain. `failure` says why some do that should be
+/// gone.
+fn conditions_of(
+    left: &BTreeMap<String, Vec<ObjectRef>>,
+    failure: Option<&str>,
+) -> Result<Vec<Value>, ApiError> {
     let mut finalizers: BTreeMap<String, usize> = BTreeMap::new();
     for object in left.values().flatten() {
         for finalizer in metadata(object)?.items_at(&["metadata", "finalizers"]) {
@@ -218,6 +252,17 @@ fn conditions_of(left: &BTreeMap<String, Vec<ObjectRef>>) -> Result<Vec<Value>, 
         .iter()
         .map(|(kind, reason, message)| plain(kind, reason, message))
         .collect();
+    let kind = "NamespaceDeletionContentFailure";
+    conditions.push(match failure {
+        None => {
+            let message = "All content successfully deleted, may be waiting on finalization";
+            plain(kind, "ContentDeleted", message)
+        }
+        Some(why) => {
+            let message = format!("Failed to delete all resource types, 1 remaining: {why}");
+            condition(kind, "True", "ContentDeletionFailed", &message, &now)
+        }
+    });
     let kind = "NamespaceContentRemaining";
     conditions.push(match resources.as_str() {
         "" => plain(kind, "ContentRemoved", "All content successfully removed"),
@@ -291,7 +336,7 @@ mod tests {
             foreign.clone(),
             old("NamespaceDeletionContentFailure", "False"),
         ];
-        let new = conditions_of(&BTreeMap::new()).expect("there is nothing to read");
+        let new = conditions_of(&BTreeMap::new(), None).expect("there is nothing to read");
         assert!(new.iter().all(|new| new.str_at(&["status"]) == "False"));
         let merged = merged(before, new.clone());
         assert_eq!(merged.len(), 6);
@@ -301,5 +346,16 @@ mod tests {
         assert_eq!(merged[2].str_at(&["reason"]), "ContentDeleted");
         assert_eq!(merged[2].str_at(&["lastTransitionTime"]), "then");
         assert_eq!(super::merged(merged.clone(), new), merged);
+    }
+
+    #[test]
+    fn content_that_should_be_gone_is_a_failure() {
+        let conditions = conditions_of(&BTreeMap::new(), Some("why"));
+        let conditions = conditions.expect("there is nothing to read");
+        let failure = &conditions[2];
+        assert_eq!(failure.str_at(&["type"]), "NamespaceDeletionContentFailure");
+        assert_eq!(failure.str_at(&["status"]), "True");
+        let message = "Failed to delete all resource types, 1 remaining: why";
+        assert_eq!(failure.str_at(&["message"]), message);
     }
 }

@@ -13,7 +13,8 @@ use crate::client::{OwnClient, OwnRequest, tree};
 use crate::dependents::{DependentWork, Dependents};
 use crate::protection::ProtectedSet;
 use crate::work::Progress;
-use crate::{bootstrap_roles, definitions, protection, restore, service_ranges};
+use crate::{bootstrap_roles, definitions, namespaces, protection, restore, service_ranges};
+use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Str, Value, json};
 use polyplane_auth::AllowAll;
 use polyplane_batteries::bootstrap::upgrade::{self, Merge};
@@ -29,7 +30,9 @@ use polyplane_registry::services::Removal;
 use polyplane_registry::strategy::{BirthLayer, Lifetimes, PlaneSettings};
 use polyplane_registry::{Authority, Registry, Resource, Shared, SwitchedOff, Tenant, Verb};
 use polyplane_storage::{MemoryOptions, MemoryStore, Store};
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 const MERGE: &str = "application/merge-patch+json";
 
@@ -239,6 +242,34 @@ async fn a_claim_stays_while_a_pod_uses_it_whatever_became_of_its_finalizer() {
     site.delete(&pod_key).await;
     assert!(matches!(site.protect(&key).await, Progress::Done));
     assert!(site.object(&key).is_none());
+}
+
+#[tokio::test]
+async fn a_namespace_fails_if_a_pod_without_finalizers_remains_after_its_grace() {
+    let site = Site::open().await;
+    let key = Key::new("", "pods", Some("default"), "p");
+    let pod = json!({"spec": {"nodeName": "n", "terminationGracePeriodSeconds": 30i64,
+        "containers": [{"name": "c", "image": "i"}]}});
+    site.create(&key, pod).await;
+    let failure = |seconds_ago: i64| {
+        let deleted = Timestamp {
+            seconds: Timestamp::from(SystemTime::now()).seconds - seconds_ago,
+            nanoseconds: 0,
+        };
+        let namespace = json!({"metadata": {"name": "default",
+            "deletionTimestamp": (deleted.to_rfc3339())}});
+        let pods = vec![site.object(&key).expect("it is there")];
+        let left = BTreeMap::from([("pods.".to_owned(), pods)]);
+        let failure = namespaces::overdue_pods(&site.tenant.kinds(), &namespace, &left);
+        failure.expect("it can be read").unwrap_or_default()
+    };
+    assert_eq!(failure(5), "", "it may still end");
+    let said = failure(60);
+    let words = "unexpected items still remain in namespace: default for gvr: /v1, Resource=pods";
+    assert!(said.ends_with(words), "{said}");
+    let kept = json!({"metadata": {"finalizers": ["example.com/other"]}});
+    site.patch(&key, kept).await;
+    assert_eq!(failure(60), "", "the finalizer keeps it");
 }
 
 #[tokio::test]
