@@ -22,7 +22,7 @@
 //! | `limits` | the limits that options set |
 //! | `charge` | what the request costs its plane |
 //! | `doorway` | when unproven work goes on, and how much of it waits: 429 |
-//! | `proofs` | how many proofs wait for the owner of their plane: 429 |
+//! | `proofs` | how many proofs wait for the owner of their plane, for each source and in all: 429 |
 //! | `turn` | when the request goes on, if several planes want the CPU |
 //! | `heavy` | on which thread work on a large body is done, and when |
 //! | `single` | what a server of one plane does otherwise |

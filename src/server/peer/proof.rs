@@ -10,6 +10,7 @@
 //! the answer is 429 with `Retry-After`: clients of upstream repeat that, while a 401 would end a kubelet that
 //! has a good token.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -26,6 +27,7 @@ use crate::peer::forward::{Destination, OwnerSearch, Sent};
 use crate::peer::headers::{MOVED, MovedTo, PROVES};
 use crate::peer::wire::PeerBody;
 use crate::pipeline::Pipeline;
+use crate::request::doorway::Source;
 use crate::request::prove::{Located, Proven, unavailable};
 use crate::request::seats::too_many;
 use crate::server_state::ServerState;
@@ -60,11 +62,23 @@ impl Pipeline<'_> {
         token: BootstrapToken,
         now: SystemTime,
     ) -> Result<Option<Proven>, Refusal> {
-        let record = &**located.record();
-        let _waiting = self.state.proofs.begin(record.id()).ok_or_else(|| {
+        let source = Source::of(self.caller.connection.address());
+        let proof = pin!(self.prove_by_owner(located, token, now));
+        let waiting = self.state.proofs.wait(located.record().id(), source, proof);
+        waiting.await.unwrap_or_else(|| {
             ServerState::count(&self.state.metrics.rejected);
-            Refusal::unsettled(too_many())
-        })?;
+            Err(Refusal::unsettled(too_many()))
+        })
+    }
+
+    /// Has the owner of the plane judge the token, wherever that is.
+    async fn prove_by_owner(
+        &self,
+        located: &Located,
+        token: BootstrapToken,
+        now: SystemTime,
+    ) -> Result<Option<Proven>, Refusal> {
+        let record = &**located.record();
         let deadline = Instant::now() + PROOF_TIME_MAX;
         let mut search = OwnerSearch::new(&*self.state.backend, deadline);
         loop {

@@ -44,6 +44,21 @@ const PLACES: usize = 2;
 /// waits in the doorway.
 pub(crate) type Lane = tokio::sync::Mutex<()>;
 
+/// Where a client comes from: its address. The addresses of one network of IPv6 are one source, because a
+/// client may choose among them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Source(u64);
+
+impl Source {
+    pub(crate) fn of(address: Option<IpAddr>) -> Self {
+        Self(match address.map(|address| address.to_canonical()) {
+            None => 0,
+            Some(IpAddr::V4(address)) => u64::from(address.to_bits()),
+            Some(IpAddr::V6(address)) => (address.to_bits() >> 64) as u64,
+        })
+    }
+}
+
 /// Lets unproven work in.
 #[derive(Debug)]
 pub(crate) struct Doorway {
@@ -162,15 +177,9 @@ impl Doorway {
         }
     }
 
-    /// Returns the flow of an address. The addresses of one network of IPv6 are one source, because a
-    /// client may choose among them.
+    /// Returns the flow of an address.
     fn source(&self, address: Option<IpAddr>) -> usize {
-        let bits = match address.map(|address| address.to_canonical()) {
-            None => 0,
-            Some(IpAddr::V4(address)) => u64::from(address.to_bits()),
-            Some(IpAddr::V6(address)) => (address.to_bits() >> 64) as u64,
-        };
-        (self.hasher.hash_one(bits) % SOURCES as u64) as usize
+        (self.hasher.hash_one(Source::of(address)) % SOURCES as u64) as usize
     }
 
     async fn enter(self: &Arc<Self>, source: usize) -> Result<Place, Crowded> {
