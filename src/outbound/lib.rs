@@ -14,6 +14,7 @@
 mod address;
 mod caller;
 mod circuit;
+mod log_pause;
 mod resolver;
 mod target;
 mod trust;
@@ -21,5 +22,6 @@ mod trust;
 pub use address::{Allowed, AllowedError, Network, NetworkError, Reach, is_global_unicast};
 pub use caller::{Caller, OutboundMetrics, PlaneCaller};
 pub use circuit::Circuit;
+pub use log_pause::LogPause;
 pub use target::{Answer, Call, CallError, Target, TargetError};
 pub use trust::{ClientIdentity, Trust, TrustError};

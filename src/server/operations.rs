@@ -8,7 +8,6 @@ pub(crate) mod flow_dump;
 pub(crate) mod flow_metrics;
 pub(crate) mod health;
 pub(crate) mod local;
-pub(crate) mod log_pause;
 pub(crate) mod metrics;
 pub(crate) mod observe;
 pub(crate) mod plane_metrics;

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use polyplane_outbound::LogPause;
 use rustls::ServerConfig;
 use tokio::net::TcpListener;
 use tokio::time::Instant;
@@ -13,7 +14,6 @@ use tokio_util::task::TaskTracker;
 
 use crate::connection;
 use crate::operations::drain::Drain;
-use crate::operations::log_pause::LogPause;
 use crate::options::StopPolicy;
 use crate::peer::listener;
 use crate::server_state::ServerState;

@@ -10,6 +10,7 @@ use polyplane_apimachinery::schema::Schemas;
 use polyplane_audit::{Auditor, LEVELS};
 use polyplane_auth::{Anonymous, AnonymousAccess};
 use polyplane_fairness::{Moment, PlaneMeter};
+use polyplane_outbound::LogPause;
 use polyplane_pki::Expiries;
 
 use crate::answer::body::AtomicCounter;
@@ -25,7 +26,6 @@ use crate::operations::drain::Drain;
 use crate::operations::exposition::{Exposition, Kind};
 use crate::operations::health::Checks;
 use crate::operations::local::DrainOnce;
-use crate::operations::log_pause::LogPause;
 use crate::operations::metrics::Metrics;
 use crate::operations::status_pages::{FlagValues, ProcessStatus};
 use crate::peer::listener::PeerSide;

@@ -3,15 +3,18 @@
 //! Invariant: at most one look-up of an issuer is under way, and one begins at the earliest
 //! [`REFRESH_PAUSE`] after the one before, however many tokens come.
 
+use std::borrow::Cow;
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use http::{HeaderMap, Method};
 use parking_lot::{Mutex as Lock, RwLock};
+use polyplane_apimachinery::complaints::shortened;
 use polyplane_apimachinery::json::{self, Limits};
 use polyplane_auth::{Digest, digest_of};
-use polyplane_outbound::{Call, PlaneCaller, Target, Trust, TrustError};
+use polyplane_outbound::{Call, LogPause, PlaneCaller, Target, Trust, TrustError};
 use tokio::sync::Mutex;
 
 use super::bounds::Bounds;
@@ -29,6 +32,8 @@ const OLD: Duration = Duration::from_secs(600);
 const CALL: Duration = Duration::from_secs(5);
 /// Where an issuer's configuration is, below its URL.
 const WELL_KNOWN: &str = "/.well-known/openid-configuration";
+/// Bytes of what a message quotes of an issuer. A document of more could fill the log.
+const QUOTED_BYTES_MAX: usize = 256;
 
 /// The keys that an issuer had at one time, and the verdicts under them.
 pub(super) struct Known {
@@ -56,6 +61,8 @@ pub(super) struct Provider {
     trust: Trust,
     state: RwLock<State>,
     fetches: Arc<Lock<KeyFetches>>,
+    /// Of failed look-ups.
+    logged: Lock<LogPause>,
     /// Held by the one look-up under way.
     turn: Mutex<Look>,
 }
@@ -90,6 +97,7 @@ impl Provider {
             trust: Trust::new(bundle, None)?,
             state: RwLock::default(),
             fetches: Arc::default(),
+            logged: Lock::default(),
             turn: Mutex::new(Look {
                 discovery: config.discovery_url.clone().unwrap_or_else(below),
                 targets: Vec::new(),
@@ -128,10 +136,14 @@ impl Provider {
             self.state.write().tried_at = Some(Instant::now());
             match self.keys(&mut look).await {
                 Ok((keys, digest)) => self.learn(keys, digest),
-                Err(why) => {
-                    let issuer = &self.issuer;
-                    tracing::warn!(issuer, "the keys of an issuer cannot be got: {why}");
+                Err(why) if self.logged.lock().is_due(tokio::time::Instant::now()) => {
+                    let issuer = quoted(&self.issuer);
+                    tracing::warn!(
+                        %issuer,
+                        "the keys of an issuer cannot be got: {why} (logged once a minute)"
+                    );
                 }
+                Err(why) => tracing::debug!("the keys of an issuer cannot be got: {why}"),
             }
         }
         self.state.read().known.clone()
@@ -174,7 +186,7 @@ impl Provider {
 
     async fn keys_in(&self, look: &mut Look, keys_at: &str) -> Result<(KeySet, Digest), String> {
         let text = self.get(look, keys_at).await?;
-        let keys = KeySet::parse(&text).map_err(|why| format!("{keys_at}: {why}"))?;
+        let keys = KeySet::parse(&text).map_err(|why| failure(keys_at, &why))?;
         Ok((keys, digest_of(&text)))
     }
 
@@ -183,14 +195,15 @@ impl Provider {
         let discovery = look.discovery.clone();
         let text = self.get(look, &discovery).await?;
         let limits = Limits::default();
-        let parsed =
-            json::parse(&text, &limits).map_err(|error| format!("{discovery}: {error}"))?;
+        let parsed = json::parse(&text, &limits).map_err(|error| failure(&discovery, &error))?;
         let issuer = parsed.value.str_at(&["issuer"]);
         if issuer != self.issuer {
+            let (discovery, issuer) = (quoted(&discovery), quoted(issuer));
             return Err(format!("{discovery} names another issuer, {issuer:?}"));
         }
         let keys_at = parsed.value.str_at(&["jwks_uri"]).to_owned();
         if !keys_at.starts_with("https://") {
+            let discovery = quoted(&discovery);
             return Err(format!("{discovery} names no jwks_uri with https"));
         }
         Ok(keys_at)
@@ -202,7 +215,7 @@ impl Provider {
             Some((_, target)) => Arc::clone(target),
             None => {
                 let target = Target::new(&self.caller, url, &self.trust);
-                let target = Arc::new(target.map_err(|error| error.to_string())?);
+                let target = Arc::new(target.map_err(|error| failure(url, &error))?);
                 if look.targets.len() >= TARGETS_MAX {
                     look.targets.remove(TARGETS_MAX - 1);
                 }
@@ -218,10 +231,20 @@ impl Provider {
             timeout: CALL,
             answer_bytes_max: self.bounds.document_bytes_max,
         });
-        let answer = answer.await.map_err(|error| format!("{url}: {error}"))?;
+        let answer = answer.await.map_err(|error| failure(url, &error))?;
         match answer.status.as_u16() {
             200 => Ok(answer.body),
-            status => Err(format!("{url} answered {status}")),
+            status => Err(format!("{} answered {status}", quoted(url))),
         }
     }
+}
+
+/// Returns the beginning of a text that an issuer, or the owner of a plane, has chosen.
+fn quoted(text: &str) -> Cow<'_, str> {
+    shortened(text, QUOTED_BYTES_MAX)
+}
+
+/// Returns why a document of an issuer is of no use. The error may quote the document.
+fn failure(url: &str, error: &dyn Display) -> String {
+    format!("{}: {}", quoted(url), quoted(&error.to_string()))
 }

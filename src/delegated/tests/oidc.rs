@@ -6,12 +6,13 @@ use std::time::SystemTime;
 use anyhow::{Context as _, Result, ensure};
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use http::StatusCode;
 use polyplane_auth::{Authentication, Authenticator, Credentials, UserInfo};
 use polyplane_delegated::oidc::{
     AuthenticationConfig, JwtAuthenticator, NotReplaced, OperatorIssuers,
 };
 use polyplane_outbound::Caller;
-use polyplane_tests::outside::{DISCOVERY, IssuerKey, KEYS, TokenIssuer};
+use polyplane_tests::outside::{DISCOVERY, IssuerKey, KEYS, Outside, TokenIssuer};
 use serde_json::{Value, json};
 
 /// Returns the file for one issuer, in JSON, with `more` beside the issuer.
@@ -510,5 +511,26 @@ async fn issuers_are_replaced_once_all_newer_ones_answer() -> Result<()> {
     ensure!(!issuers.has(&first.server.url) && issuers.has(&second.server.url));
     issuers.replace(Vec::new()).await?;
     ensure!(!proves(&of_first).await && !proves(&of_second).await);
+    Ok(())
+}
+
+/// A message about a document of an issuer has the beginning of what it quotes, because it is for the log.
+#[tokio::test]
+async fn a_message_quotes_only_the_beginning_of_a_document() -> Result<()> {
+    const MESSAGE_BYTES_MAX: usize = 1000;
+    let long = "x".repeat(40_000);
+    let other_issuer = json!({"issuer": long, "jwks_uri": "https://127.0.0.1:1/"});
+    let server = Outside::start(move |_| (StatusCode::OK, other_issuer.clone())).await?;
+    let sound = issuer().await?;
+    let text = file(&sound, "planes", &json!({})).to_string();
+    let mut configs = AuthenticationConfig::parse(text.as_bytes(), &[])?.jwt;
+    configs[0].issuer.url.clone_from(&server.url);
+    configs[0].issuer.certificate_authority = Some(server.ca_pem.clone());
+    let caller = Caller::new(Vec::new()).of_operator();
+    let issuers = OperatorIssuers::new(Vec::new(), &caller)?;
+    let refused = issuers.replace(configs).await.err().context("refused")?;
+    let message = refused.to_string();
+    ensure!(message.contains("names another issuer, \"xxx"), "{message}");
+    ensure!(message.len() < MESSAGE_BYTES_MAX, "{}", message.len());
     Ok(())
 }

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use polyplane_apimachinery::field_selector::{FieldOperator, FieldSelector};
 use polyplane_apimachinery::json;
 use polyplane_apimachinery::{Map, Str, Value};
 use polyplane_auth::{Attributes, Authorizer, Decision, Digest, Subject, Verdict, digest_of};
-use polyplane_outbound::{PlaneCaller, TargetError};
+use polyplane_outbound::{LogPause, PlaneCaller, TargetError};
 
 use super::cache::Answers;
 use super::conditions::MatchConditions;
@@ -27,6 +28,8 @@ pub struct AccessWebhook {
     on_failure: OnFailure,
     conditions: MatchConditions,
     answers: Answers<Decision>,
+    failures_logged: Mutex<LogPause>,
+    conditions_logged: Mutex<LogPause>,
 }
 
 /// What is decided if a webhook gives no answer, or a condition no truth value.
@@ -71,6 +74,8 @@ impl AccessWebhook {
             on_failure: OnFailure::default(),
             conditions: MatchConditions::default(),
             answers: Answers::default(),
+            failures_logged: Mutex::default(),
+            conditions_logged: Mutex::default(),
         })
     }
 
@@ -96,7 +101,11 @@ impl AccessWebhook {
             Ok(status) => decision(&status),
             // Not cached: the next request may find the webhook again.
             Err(why) => {
-                tracing::warn!("the webhook for access cannot be asked: {why}");
+                if is_due(&self.failures_logged) {
+                    tracing::warn!(
+                        "the webhook for access cannot be asked: {why} (logged once a minute)"
+                    );
+                }
                 return self.on_failure.decision();
             }
         };
@@ -118,7 +127,12 @@ impl Authorizer for AccessWebhook {
             Ok(true) => {}
             Ok(false) => return Verdict::now(Decision::NoOpinion(String::new())),
             Err(why) => {
-                tracing::warn!("a condition of the webhook for access has no value: {why}");
+                if is_due(&self.conditions_logged) {
+                    tracing::warn!(
+                        "a condition of the webhook for access has no value: {why} (logged once a \
+                         minute)"
+                    );
+                }
                 return Verdict::now(self.on_failure.decision());
             }
         }
@@ -131,6 +145,11 @@ impl Authorizer for AccessWebhook {
             None => Verdict::later(self.ask(review, asked)),
         }
     }
+}
+
+/// Returns whether what any request can cause is to be logged now.
+fn is_due(logged: &Mutex<LogPause>) -> bool {
+    logged.lock().is_due(tokio::time::Instant::now())
 }
 
 fn decision(status: &Value) -> Decision {

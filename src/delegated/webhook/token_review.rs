@@ -5,13 +5,14 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use parking_lot::Mutex;
 use polyplane_apimachinery::json::{self, Limits};
 use polyplane_apimachinery::{Str, Value};
 use polyplane_auth::jws::TOKEN_BYTES_MAX;
 use polyplane_auth::{
     Authentication, Authenticator, Credentials, Denied, Digest, UserInfo, Verdict, digest_of,
 };
-use polyplane_outbound::{PlaneCaller, TargetError};
+use polyplane_outbound::{LogPause, PlaneCaller, TargetError};
 
 use super::cache::Answers;
 use super::kubeconfig::WebhookServer;
@@ -33,6 +34,8 @@ pub struct TokenWebhook {
     audiences: Vec<Str>,
     lifetime: Duration,
     answers: Answers<Said>,
+    /// Of failures, because strangers can cause any number of them.
+    logged: Mutex<LogPause>,
     own_issuers: OwnIssuers,
 }
 
@@ -72,6 +75,7 @@ impl TokenWebhook {
             audiences,
             lifetime,
             answers: Answers::default(),
+            logged: Mutex::default(),
             own_issuers,
         })
     }
@@ -109,7 +113,11 @@ impl TokenWebhook {
             }
             // Not cached: the next request may find the webhook again.
             Err(why) => {
-                tracing::warn!("the webhook for tokens cannot be asked: {why}");
+                if self.logged.lock().is_due(tokio::time::Instant::now()) {
+                    tracing::warn!(
+                        "the webhook for tokens cannot be asked: {why} (logged once a minute)"
+                    );
+                }
                 Authentication::Denied(Denied::Delegated(why))
             }
         }

@@ -8,13 +8,13 @@ use tokio::time::Instant;
 /// fill its log at twenty lines a second, and a stranger at any rate.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// When a matter was last logged.
+/// Lets a matter be logged once a minute.
 #[derive(Debug, Default)]
-pub(crate) struct LogPause(Option<Instant>);
+pub struct LogPause(Option<Instant>);
 
 impl LogPause {
     /// Returns whether the matter is to be logged. If it is, the next line comes after the pause.
-    pub(crate) fn is_due(&mut self, now: Instant) -> bool {
+    pub fn is_due(&mut self, now: Instant) -> bool {
         if self.0.is_some_and(|last| now.duration_since(last) < PAUSE) {
             return false;
         }
