@@ -4,6 +4,8 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use polyplane_apimachinery::status::ApiError;
+
 use crate::service_account::{TokenFault, VerifiedToken};
 use crate::user::UserInfo;
 use crate::verdict::Verdict;
@@ -20,6 +22,9 @@ pub struct Credentials<'a> {
     pub path: &'a str,
     /// The wall clock, for validity periods.
     pub now: SystemTime,
+    /// A number for the source of the request, by which places are shared among strangers. Clients of one
+    /// network have the same; 0 if there is none.
+    pub source: usize,
 }
 
 /// The reason why credentials were refused, for the log. The client only gets 401.
@@ -49,6 +54,45 @@ pub enum Denied {
     /// The user's credentials of that time were revoked.
     #[error("the credential was revoked")]
     Revoked,
+    /// The credentials were not judged, because too many of the same source wait.
+    #[error("too many credentials of one source wait for a server that judges them")]
+    Crowded,
+    /// The credentials were not judged, because the server that judges them is not asked now.
+    #[error("the server that judges the credentials is not asked now: {0}")]
+    NotAsked(String),
+}
+
+impl Denied {
+    /// Returns the answer to a client whose credentials were not judged, so that it tries again; `None` if
+    /// they were judged. A client that gets 401 gives up, although it may have a good credential.
+    pub fn put_off(&self) -> Option<ApiError> {
+        match self {
+            Self::Crowded => {
+                let message = "Too many requests, please try again later.";
+                Some(ApiError::too_many_requests(message, 1))
+            }
+            Self::NotAsked(_) => {
+                let message = "the server that judges this credential does not answer; try again";
+                Some(ApiError::service_unavailable(message).with_retry_after(1))
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns which of two reasons counts: the earlier one, unless only this one leaves open whether the
+    /// credentials are good.
+    #[must_use]
+    pub fn after(self, earlier: Option<Self>) -> Self {
+        match earlier {
+            Some(earlier) if !self.is_open() || earlier.is_open() => earlier,
+            Some(_) | None => self,
+        }
+    }
+
+    /// Returns whether the credentials may be good.
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self, Self::Crowded | Self::NotAsked(_))
+    }
 }
 
 /// The problem with a client certificate.
@@ -95,7 +139,7 @@ pub trait Authenticator: Send + Sync {
 }
 
 /// Several authenticators in order. The first one that returns a user decides; a denial counts only
-/// if none does.
+/// if none does, and then one that leaves open whether the credentials are good counts first.
 pub struct UnionAuthenticator {
     members: Vec<Arc<dyn Authenticator>>,
 }
@@ -115,13 +159,13 @@ impl UnionAuthenticator {
     ) -> Authentication {
         match first.await {
             proven @ (Authentication::User(_) | Authentication::Token(_)) => return proven,
-            Authentication::Denied(why) => denied = denied.or(Some(why)),
+            Authentication::Denied(why) => denied = Some(why.after(denied)),
             Authentication::NoOpinion => {}
         }
         for member in &self.members[next..] {
             match member.authenticate(credentials).await {
                 proven @ (Authentication::User(_) | Authentication::Token(_)) => return proven,
-                Authentication::Denied(why) => denied = denied.or(Some(why)),
+                Authentication::Denied(why) => denied = Some(why.after(denied)),
                 Authentication::NoOpinion => {}
             }
         }
@@ -137,7 +181,7 @@ impl Authenticator for UnionAuthenticator {
                 Verdict::Now(Some(
                     proven @ (Authentication::User(_) | Authentication::Token(_)),
                 )) => return Verdict::now(proven),
-                Verdict::Now(Some(Authentication::Denied(why))) => denied = denied.or(Some(why)),
+                Verdict::Now(Some(Authentication::Denied(why))) => denied = Some(why.after(denied)),
                 Verdict::Now(_) => {}
                 later @ Verdict::Later(_) => {
                     return Verdict::later(self.ask_from(credentials, later, place + 1, denied));
@@ -213,5 +257,46 @@ impl Authenticator for Anonymous {
         } else {
             Authentication::Denied(Denied::Nothing)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Denies everything for this reason.
+    struct Denies(Denied);
+
+    impl Authenticator for Denies {
+        fn authenticate<'a>(&'a self, _: &'a Credentials<'a>) -> Verdict<'a, Authentication> {
+            Verdict::now(Authentication::Denied(self.0.clone()))
+        }
+    }
+
+    #[tokio::test]
+    async fn whom_one_member_could_not_judge_is_put_off_and_not_refused() {
+        let credentials = Credentials {
+            bearer: Some("opaque"),
+            chain: None,
+            path: "/api",
+            now: SystemTime::UNIX_EPOCH,
+            source: 0,
+        };
+        for reasons in [
+            [Denied::Token, Denied::Crowded],
+            [Denied::Crowded, Denied::Token],
+        ] {
+            let members = reasons.map(|why| Arc::new(Denies(why)) as Arc<dyn Authenticator>);
+            let union = UnionAuthenticator::new(members.into());
+            let judged = union.authenticate(&credentials).await;
+            assert_eq!(judged, Authentication::Denied(Denied::Crowded));
+        }
+        let answers = [
+            Denied::Token,
+            Denied::Crowded,
+            Denied::NotAsked(String::new()),
+        ];
+        let codes = answers.map(|why| why.put_off().map(|error| error.code));
+        assert_eq!(codes, [None, Some(429), Some(503)]);
     }
 }

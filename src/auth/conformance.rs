@@ -66,6 +66,7 @@ fn credentials<'a>(bearer: Option<&'a str>, chain: Option<&'a ClientChain>) -> C
         chain,
         path: "/api/v1/pods",
         now: SystemTime::now(),
+        source: 0,
     }
 }
 

@@ -379,10 +379,12 @@ impl PlaneAccess {
 }
 
 /// Returns what the authenticator of the plane's own tokens answered, or the root's refusal if that one has
-/// no opinion.
+/// no opinion, or if the root leaves open whether the token is good.
 fn after_token(denied: Authentication, by_token: Authentication) -> Authentication {
+    let is_open = matches!(&denied, Authentication::Denied(why) if why.is_open());
     match by_token {
         Authentication::NoOpinion => denied,
+        Authentication::Denied(_) if is_open => denied,
         judged => judged,
     }
 }

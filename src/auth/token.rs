@@ -178,6 +178,7 @@ mod tests {
             chain: None,
             path,
             now: SystemTime::UNIX_EPOCH,
+            source: 0,
         };
         token.authenticate(&credentials).await
     }

@@ -116,6 +116,7 @@ mod tests {
             chain: None,
             path: "/",
             now: SystemTime::UNIX_EPOCH,
+            source: 0,
         };
         match tokens.authenticate(&credentials).await {
             Authentication::User(user) => {

@@ -6,7 +6,7 @@
 //!
 //! Invariant: what a stranger sends causes at most a bounded number of calls, whatever it is. A token of
 //! an issuer causes a call only if its keys are unknown or old, and no more often than once in
-//! [`oidc::REFRESH_PAUSE`]; a token for a webhook has a place among a bounded number, or is refused.
+//! [`oidc::REFRESH_PAUSE`]; a token for a webhook has a place among a bounded number, or is put off.
 
 pub mod authorization;
 pub mod oidc;

@@ -7,6 +7,7 @@ mod access_review;
 mod cache;
 mod conditions;
 mod kubeconfig;
+mod places;
 mod review;
 mod token_review;
 

@@ -56,6 +56,7 @@ async fn by_token(access: &PlaneAccess, bearer: &str) -> Authentication {
         chain: None,
         path: "/api",
         now: now(),
+        source: 0,
     };
     access.authenticate(&credentials).await
 }

@@ -488,6 +488,7 @@ fn a_known_token_is_verified_without_an_allocation() {
         chain: None,
         path: "/api",
         now: at(NOW),
+        source: 0,
     };
     let judge = || match tokens.authenticate(&credentials) {
         Verdict::Now(Some(Authentication::Token(token))) => token,

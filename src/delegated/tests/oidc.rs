@@ -44,6 +44,7 @@ async fn judge(authenticator: &dyn Authenticator, token: &str) -> Authentication
         chain: None,
         path: "/api",
         now: SystemTime::now(),
+        source: 0,
     };
     authenticator.authenticate(&credentials).await
 }

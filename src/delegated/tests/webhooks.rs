@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use base64::Engine as _;
 use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
 use http::StatusCode;
 use polyplane_auth::{
-    Attributes, Authentication, Authenticator as _, Authorizer as _, Credentials, Decision,
+    Attributes, Authentication, Authenticator as _, Authorizer as _, Credentials, Decision, Denied,
     Subject, UserInfo,
 };
 use polyplane_delegated::webhook::{
@@ -35,11 +35,16 @@ fn webhook(config: &Value) -> Result<WebhookServer> {
 }
 
 async fn judge(webhook: &TokenWebhook, token: &str) -> Authentication {
+    judge_from(webhook, token, 0).await
+}
+
+async fn judge_from(webhook: &TokenWebhook, token: &str, source: usize) -> Authentication {
     let credentials = Credentials {
         bearer: Some(token),
         chain: None,
         path: "/api",
         now: SystemTime::now(),
+        source,
     };
     webhook.authenticate(&credentials).await
 }
@@ -136,6 +141,69 @@ async fn a_token_webhook_proves_users_and_never_sees_own_tokens() -> Result<()> 
     ensure!(server.received().len() == 4);
     judge(&checked, &jwt("https://elsewhere.example.com")).await;
     ensure!(server.received().len() == 5, "the twin is sent");
+    Ok(())
+}
+
+/// Returns an authenticator whose webhook is at `url`.
+async fn token_webhook_at(url: String) -> Result<TokenWebhook> {
+    let mut server = Outside::start(|_| (StatusCode::OK, Value::Null)).await?;
+    server.url = url;
+    let (config, version) = (webhook(&kubeconfig(&server))?, ReviewVersion::V1);
+    let caller = Caller::new(Vec::new()).of_operator();
+    let (minute, own) = (Duration::from_secs(60), OwnIssuers::default());
+    Ok(TokenWebhook::new(
+        config,
+        &caller,
+        version,
+        Vec::new(),
+        minute,
+        own,
+    )?)
+}
+
+/// Tokens of one source that a slow webhook has no place for are put off and not refused, and those of
+/// another source have places.
+#[tokio::test]
+async fn a_flood_of_tokens_from_one_source_leaves_places_to_others() -> Result<()> {
+    const FLOOD: usize = 200;
+    const OF_SOURCE_MAX: usize = 64;
+    // It accepts connections and says nothing.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0")?;
+    let url = format!("https://{}", silent.local_addr()?);
+    let checked = Arc::new(token_webhook_at(url).await?);
+    let mut flood = tokio::task::JoinSet::new();
+    for number in 0..FLOOD {
+        let checked = Arc::clone(&checked);
+        flood.spawn(async move { judge_from(&checked, &format!("opaque-{number}"), 1).await });
+    }
+    for _ in OF_SOURCE_MAX..FLOOD {
+        let judged = flood.join_next().await.context("one of the flood")??;
+        ensure!(
+            judged == Authentication::Denied(Denied::Crowded),
+            "{judged:?}"
+        );
+    }
+    let newcomer = judge_from(&checked, "opaque-of-jane", 2);
+    let judged = tokio::time::timeout(Duration::from_millis(100), newcomer).await;
+    ensure!(judged.is_err(), "it waits for the webhook: {judged:?}");
+    Ok(())
+}
+
+/// As upstream, a token is refused if the webhook fails. While the webhook is not asked, because it has failed
+/// too often, tokens are put off.
+#[tokio::test]
+async fn a_token_is_put_off_while_its_webhook_is_not_asked() -> Result<()> {
+    let gone = token_webhook_at("https://127.0.0.1:1".to_owned()).await?;
+    let first = judge(&gone, "opaque").await;
+    ensure!(
+        matches!(first, Authentication::Denied(Denied::Delegated(_))),
+        "{first:?}"
+    );
+    let second = judge(&gone, "opaque").await;
+    ensure!(
+        matches!(second, Authentication::Denied(Denied::NotAsked(_))),
+        "{second:?}"
+    );
     Ok(())
 }
 

@@ -51,6 +51,20 @@ impl ReviewVersion {
     }
 }
 
+/// The reason why a webhook gave no status.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NoStatus {
+    /// There was no place for the question.
+    #[error("too many questions wait")]
+    Busy,
+    /// The last calls failed, so this one was not made.
+    #[error("{0}")]
+    Open(String),
+    /// The webhook was asked, and gave no status.
+    #[error("{0}")]
+    Failed(String),
+}
+
 /// A webhook that reviews.
 pub(super) struct Reviewer {
     target: Target,
@@ -79,7 +93,10 @@ impl Reviewer {
     }
 
     /// Sends a review, and returns the status of the one that comes back.
-    pub(super) async fn review(&self, review: &Value) -> Result<Value, String> {
+    ///
+    /// # Errors
+    /// Returns the reason why there is none.
+    pub(super) async fn review(&self, review: &Value) -> Result<Value, NoStatus> {
         let body = Bytes::from(json::to_vec(review));
         let mut pause = PAUSE;
         let mut attempt = 1;
@@ -98,18 +115,21 @@ impl Reviewer {
                 }
                 Ok(answer) => break answer,
                 Err(error @ CallError::Transport(_)) => error.to_string(),
+                Err(CallError::Busy) => return Err(NoStatus::Busy),
+                Err(error @ CallError::Open(_)) => return Err(NoStatus::Open(error.to_string())),
                 // A second try would wait as long, or is not to be made.
-                Err(error) => return Err(error.to_string()),
+                Err(error) => return Err(NoStatus::Failed(error.to_string())),
             };
             if attempt == ATTEMPTS {
-                return Err(failure);
+                return Err(NoStatus::Failed(failure));
             }
             attempt += 1;
             tokio::time::sleep(pause).await;
             pause *= 2;
         };
         if !answer.status.is_success() {
-            return Err(format!("the webhook answered {}", answer.status.as_u16()));
+            let status = answer.status.as_u16();
+            return Err(NoStatus::Failed(format!("the webhook answered {status}")));
         }
         let limits = Limits {
             depth_max: DEPTH_MAX,
@@ -117,11 +137,12 @@ impl Reviewer {
         };
         let parsed = json::parse(&answer.body, &limits);
         let mut parsed = parsed
-            .map_err(|error| format!("the answer is no JSON: {error}"))?
+            .map_err(|error| NoStatus::Failed(format!("the answer is no JSON: {error}")))?
             .value;
         for field in ["kind", "apiVersion"] {
             if parsed.str_at(&[field]) != review.str_at(&[field]) {
-                return Err(format!("the answer has another {field}"));
+                let why = format!("the answer has another {field}");
+                return Err(NoStatus::Failed(why));
             }
         }
         Ok(parsed

@@ -16,7 +16,8 @@ use polyplane_outbound::{LogPause, PlaneCaller, TargetError};
 
 use super::cache::Answers;
 use super::kubeconfig::WebhookServer;
-use super::review::{ReviewVersion, Reviewer};
+use super::places::Places;
+use super::review::{NoStatus, ReviewVersion, Reviewer};
 use crate::oidc::OperatorIssuers;
 
 /// The issuer of legacy tokens of service accounts, in every plane.
@@ -30,6 +31,7 @@ type Said = Result<Arc<UserInfo>, Str>;
 /// Invariant: no token of a plane here leaves the server, and no token of an issuer that the server knows.
 pub struct TokenWebhook {
     reviewer: Reviewer,
+    places: Places,
     version: ReviewVersion,
     audiences: Vec<Str>,
     lifetime: Duration,
@@ -71,6 +73,7 @@ impl TokenWebhook {
     ) -> Result<Self, TargetError> {
         Ok(Self {
             reviewer: Reviewer::new(server, caller)?,
+            places: Places::default(),
             version,
             audiences,
             lifetime,
@@ -88,7 +91,7 @@ impl TokenWebhook {
         })
     }
 
-    async fn ask(&self, token: &str, asked: Digest) -> Authentication {
+    async fn ask(&self, token: &str, source: usize, asked: Digest) -> Authentication {
         let mut review = Value::object();
         review.set(&["kind"], "TokenReview");
         review.set(
@@ -104,7 +107,11 @@ impl TokenWebhook {
                 .collect();
             review.set(&["spec", "audiences"], audiences);
         }
-        match self.reviewer.review(&review).await {
+        let answer = match self.places.enter(source) {
+            Some(_place) => self.reviewer.review(&review).await,
+            None => Err(NoStatus::Busy),
+        };
+        match answer {
             Ok(status) => {
                 let said = self.read(&status);
                 let now = Instant::now();
@@ -118,7 +125,13 @@ impl TokenWebhook {
                         "the webhook for tokens cannot be asked: {why} (logged once a minute)"
                     );
                 }
-                Authentication::Denied(Denied::Delegated(why))
+                Authentication::Denied(match why {
+                    // As little a judgement as the lack of a seat, which is no 401 either.
+                    NoStatus::Busy => Denied::Crowded,
+                    NoStatus::Open(why) => Denied::NotAsked(why),
+                    // As upstream, which answers 401 if a webhook fails.
+                    NoStatus::Failed(why) => Denied::Delegated(why),
+                })
             }
         }
     }
@@ -182,7 +195,7 @@ impl Authenticator for TokenWebhook {
         if self.is_own(token) {
             return Verdict::now(Authentication::NoOpinion);
         }
-        Verdict::later(self.ask(token, asked))
+        Verdict::later(self.ask(token, credentials.source, asked))
     }
 }
 

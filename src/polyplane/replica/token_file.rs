@@ -235,6 +235,7 @@ mod tests {
             chain: None,
             path: "/api",
             now: SystemTime::UNIX_EPOCH,
+            source: 0,
         };
         let judged = token.authenticate(&credentials).await;
         matches!(judged, Authentication::User(_))

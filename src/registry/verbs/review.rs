@@ -124,7 +124,7 @@ async fn review_token(call: &Call<'_>, as_of: &AsOf<'_>, tree: &mut Value) -> Re
     let mut status = Value::object();
     let reviewed = match reviewed(call, as_of, &token, &wanted) {
         Err(fault) => {
-            let others = reviewed_by_others(call, &token, &wanted).await;
+            let others = reviewed_by_others(call, &token, &wanted).await?;
             others.ok_or(fault)
         }
         own => own,
@@ -165,14 +165,22 @@ fn reviewed(
     Ok((Arc::clone(&verified.user), audiences))
 }
 
+/// A user, and the audiences for which a token proves it.
+type Reviewed = (Arc<UserInfo>, Vec<Str>);
+
 /// Returns the user whom a token of others proves, and for which of the wanted audiences. As upstream, such
 /// a token is for all audiences of the plane, because who judges it has looked at its own.
+///
+/// # Errors
+/// Returns 429 or 503 if nobody judges the token now, so that it does not count as refused.
 async fn reviewed_by_others(
     call: &Call<'_>,
     token: &str,
     wanted: &[Str],
-) -> Option<(Arc<UserInfo>, Vec<Str>)> {
-    let reviewer = call.request.token_reviewer.as_ref()?;
+) -> Result<Option<Reviewed>, ApiError> {
+    let Some(reviewer) = call.request.token_reviewer.as_ref() else {
+        return Ok(None);
+    };
     let tokens = call.services.tokens.as_ref();
     let issuer = tokens.and_then(|tokens| tokens.issuer(call.tenant.plane.id()));
     let own = issuer.map_or_else(Vec::new, |issuer| issuer.audiences().to_vec());
@@ -182,7 +190,7 @@ async fn reviewed_by_others(
             let is_own = |one: &&Str| own.contains(one);
             let common: Vec<Str> = wanted.iter().filter(is_own).cloned().collect();
             if common.is_empty() {
-                return None;
+                return Ok(None);
             }
             common
         }
@@ -193,10 +201,12 @@ async fn reviewed_by_others(
         chain: None,
         path: "",
         now: UNIX_EPOCH + Duration::from_secs(seconds),
+        source: 0,
     };
     match reviewer.0.authenticate(&credentials).await {
-        Authentication::User(user) => Some((user, audiences)),
-        _ => None,
+        Authentication::User(user) => Ok(Some((user, audiences))),
+        Authentication::Denied(why) => why.put_off().map_or(Ok(None), Err),
+        Authentication::Token(_) | Authentication::NoOpinion => Ok(None),
     }
 }
 

@@ -99,7 +99,7 @@ pub(crate) enum Refusal {
     /// answered before a priority level is found, as upstream.
     Impersonation(Box<ApiError>),
     /// A `Status` object for a caller whom this replica can neither prove nor refute yet, because it does
-    /// not know what proves the users of planes. Until then the caller is a stranger.
+    /// not know what proves the users of planes, or cannot ask who knows. Until then the caller is a stranger.
     Unsettled(Box<ApiError>),
     /// Plain text that says that there is no room for the request, which may be sent again after so
     /// many seconds.

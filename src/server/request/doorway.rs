@@ -28,6 +28,7 @@ use parking_lot::Mutex;
 use polyplane_fairness::{CpuTimer, Moment, PlaneMeter, Started, Turns, VirtualTime};
 use tokio::sync::oneshot;
 
+use crate::connection::Connection;
 use crate::request::turn::Gate;
 
 /// Flows of source addresses. With fewer, more newcomers would share the flow of a flood.
@@ -175,6 +176,11 @@ impl Doorway {
                 Poll::Pending => woken().await,
             }
         }
+    }
+
+    /// Returns the flow of the client of a connection.
+    pub(crate) fn source_of(&self, connection: &Connection) -> usize {
+        self.source(connection.doorway_entry().0)
     }
 
     /// Returns the flow of an address.

@@ -371,8 +371,7 @@ impl Pipeline<'_> {
     async fn prove_to_root(&self) -> Result<(), Refusal> {
         let root = self.state.backend.locate(PlaneReference::Root).await;
         let record = root.map_err(|_| self.unauthorized(&Denied::Nothing))?;
-        self.prove(&Located { record }).await?;
-        Ok(())
+        self.prove(&Located { record }).await.map(drop)
     }
 
     /// Counts the client's connection as proven.
@@ -474,6 +473,7 @@ impl Pipeline<'_> {
             chain: self.caller.connection.chain(),
             path: self.path,
             now,
+            source: self.state.doorway.source_of(&self.caller.connection),
         }
     }
 
@@ -483,6 +483,9 @@ impl Pipeline<'_> {
 
     fn unauthorized(&self, why: &Denied) -> Refusal {
         tracing::debug!(%why, "unauthorized");
+        if let Some(error) = why.put_off() {
+            return Refusal::unsettled(error);
+        }
         let warning = bearer::warning_of(&self.parts.headers);
         let warnings = warning.into_iter().map(str::to_owned).collect();
         let refused = ApiError::unauthorized("Unauthorized");
@@ -514,7 +517,7 @@ impl Unsettled<'_> {
         match self.by_token.await {
             Authentication::User(user) => Ok(Proven::by(user)),
             Authentication::Token(token) => Ok(Proven::by_account(token)),
-            Authentication::Denied(why) => Err(self.denied.unwrap_or(why)),
+            Authentication::Denied(why) => Err(why.after(self.denied)),
             Authentication::NoOpinion => Err(self.denied.unwrap_or(Denied::Nothing)),
         }
     }

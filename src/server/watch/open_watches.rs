@@ -170,7 +170,10 @@ impl WatchGuard {
         let mut ended = 0_u32;
         for caller in &watches {
             let is_proven = match &record {
-                Some(record) => caller.is_proven_by(&**record).await,
+                Some(record) => {
+                    let source = self.state.doorway.source_of(&caller.connection);
+                    caller.is_proven_by(&**record, source).await
+                }
                 None => false,
             };
             if !is_proven {
@@ -191,12 +194,13 @@ impl WatchGuard {
 }
 
 impl WatchingCaller {
-    async fn is_proven_by(&self, record: &dyn PlaneRecord) -> bool {
+    async fn is_proven_by(&self, record: &dyn PlaneRecord, source: usize) -> bool {
         let credentials = Credentials {
             bearer: self.authorization.as_ref().and_then(bearer::token_in),
             chain: self.connection.chain(),
             path: "",
             now: SystemTime::now(),
+            source,
         };
         is_still_proven(record, &self.connection, &credentials).await
     }
