@@ -10,8 +10,8 @@ use futures_util::{StreamExt as _, stream};
 use polyplane_apimachinery::schema::Schemas;
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_auth::{
-    Authenticator, ChainJudge, ClientCa, Masters, PublicRules, SYSTEM_MASTERS, StaticToken,
-    StaticTokens, UserInfo, Verdict,
+    Authentication, Authenticator, ChainJudge, ClientCa, Credentials, Denied, Masters, PublicRules,
+    SYSTEM_MASTERS, StaticToken, StaticTokens, UnionAuthenticator, UserInfo, Verdict,
 };
 use polyplane_fairness::PlaneMeter;
 use polyplane_pki::{Identity, Pki};
@@ -31,6 +31,8 @@ use tokio::task::JoinHandle;
 const HELD_MAX: Duration = Duration::from_secs(20);
 /// Bytes of the answer to a GET of `large`.
 pub const LARGE_BYTES: usize = 1 << 20;
+/// A token that is not judged, for lack of a place.
+pub const CROWDED: &str = "crowded";
 
 #[derive(Debug)]
 struct NoBehaviour;
@@ -80,7 +82,7 @@ enum Knowledge {
 pub struct Plane {
     name: &'static str,
     ca: ClientCa,
-    tokens: StaticTokens,
+    tokens: UnionAuthenticator,
     authority: Authority,
     kinds: Arc<KindTable>,
     woken: Arc<AtomicUsize>,
@@ -117,6 +119,18 @@ impl AsRef<[u8]> for Large {
 impl Drop for Large {
     fn drop(&mut self) {
         self.count.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// A server of others that has no place for [`CROWDED`], and knows no other token.
+struct Crowd;
+
+impl Authenticator for Crowd {
+    fn authenticate<'a>(&'a self, credentials: &'a Credentials<'a>) -> Verdict<'a, Authentication> {
+        Verdict::now(match credentials.bearer {
+            Some(CROWDED) => Authentication::Denied(Denied::Crowded),
+            Some(_) | None => Authentication::NoOpinion,
+        })
     }
 }
 
@@ -403,9 +417,12 @@ async fn start_knowing(knowledge: Knowledge, change: impl FnOnce(&mut Config)) -
         Arc::new(Plane {
             name,
             ca: ClientCa::new(std::slice::from_ref(ca.root())).expect("a root"),
-            tokens: StaticTokens::new(vec![
-                StaticToken::new(pki.admin_token(), user("admin", &[SYSTEM_MASTERS])),
-                StaticToken::new("member", user("jane", &["dev"])),
+            tokens: UnionAuthenticator::new(vec![
+                Arc::new(StaticTokens::new(vec![
+                    StaticToken::new(pki.admin_token(), user("admin", &[SYSTEM_MASTERS])),
+                    StaticToken::new("member", user("jane", &["dev"])),
+                ])),
+                Arc::new(Crowd),
             ]),
             authority: authority(),
             kinds: Arc::clone(&kinds),

@@ -6,7 +6,7 @@ use http::{Method, StatusCode};
 use polyplane_auth::SYSTEM_MASTERS;
 
 use crate::client::{Client, PROTOCOLS, Protocol};
-use crate::fake::start;
+use crate::fake::{CROWDED, start};
 
 #[tokio::test]
 async fn nothing_and_nonsense_are_unauthorized_and_wake_nothing() {
@@ -175,4 +175,27 @@ async fn a_user_in_a_thousand_groups_is_served_with_either_protocol() {
         assert_eq!(reply.status, StatusCode::OK, "{protocol:?}");
         assert_eq!(reply.json()["user"], "joe", "{protocol:?}");
     }
+}
+
+#[tokio::test]
+async fn a_caller_whose_token_is_not_judged_is_put_off_alike_at_each_name() {
+    let server = start().await;
+    for protocol in PROTOCOLS {
+        let mut user = Client::with(&server, protocol, Some(CROWDED), None).await;
+        let mut bodies = Vec::new();
+        for plane in [
+            "",
+            "/clusters/team-a",
+            "/clusters/missing",
+            "/clusters/unheard",
+        ] {
+            let reply = user.get(&format!("{plane}/api/v1/pods")).await;
+            assert_eq!(reply.status, StatusCode::TOO_MANY_REQUESTS, "{plane}");
+            assert_eq!(reply.header("retry-after"), "1");
+            bodies.push(reply.body);
+        }
+        bodies.dedup();
+        assert_eq!(bodies.len(), 1);
+    }
+    assert_eq!(server.waits.load(Ordering::SeqCst), 0);
 }
