@@ -344,3 +344,42 @@ async fn a_plane_with_very_many_definitions_wakes_without_compiling_them() -> Re
     ensure!(asked.compiled == 1, "{asked:?}");
     Ok(())
 }
+
+/// Users of planes name their kinds, so there may be any number of names, which are none of the operator's business.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn metrics_of_requests_do_not_name_the_kinds_of_planes() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let site = Site::start(folder.path(), 1).await?;
+    let plane = Client::open(&site.endpoints[0]).await?;
+    plane.post(DEFINITIONS, &definition(0)).await?.expect(201)?;
+    let path = "/apis/example.com/v1/namespaces/default/kind0s";
+    let object =
+        json!({"apiVersion": "example.com/v1", "kind": "Kind0", "metadata": {"name": "a"}});
+    plane.post(path, &object).await?.expect(201)?;
+    let watch = format!("{path}?watch=1&timeoutSeconds=1");
+    plane.watch(&watch).await?.until_end().await?;
+    let metrics = Client::open(&site.root).await?.get("/metrics").await?;
+    let metrics = metrics.expect(200)?;
+    let text = metrics.as_str().context("metrics are text")?;
+    for family in [
+        "apiserver_request_total{",
+        "apiserver_longrunning_requests{",
+        "apiserver_watch_events_total{",
+    ] {
+        let series: Vec<&str> = text
+            .lines()
+            .filter(|line| line.starts_with(family))
+            .collect();
+        let other = r#"group="other",resource="other""#;
+        ensure!(
+            series.iter().any(|line| line.contains(other)),
+            "{series:#?}"
+        );
+        let own = series.iter().find(|line| line.contains("example.com"));
+        ensure!(own.is_none(), "{own:?}");
+    }
+    let built_in =
+        r#"resource="customresourcedefinitions",scope="resource",subresource="",verb="POST""#;
+    ensure!(text.contains(built_in), "{built_in}: {text}");
+    Ok(())
+}

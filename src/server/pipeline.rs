@@ -40,6 +40,7 @@ use http::{HeaderValue, Request, StatusCode};
 use polyplane_apimachinery::Str;
 use polyplane_audit::Recorded;
 use polyplane_fairness::CountedWatch;
+use polyplane_ownership::ROOT;
 use polyplane_registry::{AnswerBody, TokenReviewer, Verb};
 
 use crate::answer::body::WatchGauge;
@@ -50,7 +51,7 @@ use crate::operations::access_metrics::AccessOutcome;
 use crate::operations::flow_dump::DUMPS;
 use crate::operations::local::{DRAIN_PATH, REPORTS};
 use crate::operations::metrics::Labels;
-use crate::operations::observe::{OpenWatch, labels_of};
+use crate::operations::observe::{KindOrigin, OpenWatch, labels_of};
 use crate::peer::forward::{Destination, OwnerSearch, moved_reply};
 use crate::peer::headers::{MovedTo, strip};
 use crate::peer::proof::proven_reply;
@@ -197,7 +198,7 @@ async fn answer(state: &Arc<ServerState>, head: &ParsedHead<'_>, body: &mut Requ
         add_flow_headers(&mut reply, uids);
     }
     if !head.caller.is_for_proof() {
-        let counted = (pipeline.counted_labels(), &pipeline.access);
+        let counted = (pipeline.counted_labels, &pipeline.access);
         count(state, counted, (started, pipeline.flow.queued), &reply);
     }
     reply
@@ -223,8 +224,8 @@ pub(crate) struct Pipeline<'a> {
     pub(crate) info: &'a RequestInfo<'a>,
     pub(crate) audit_id: &'a HeaderValue,
     labels: Labels<'a>,
-    /// True if the labels name a kind that exists.
-    known_kind: bool,
+    /// The labels under which the request is counted. They name no kind before it is found.
+    counted_labels: Labels<'a>,
     pub(crate) body: &'a mut RequestBody,
     pub(crate) started: Instant,
     pub(crate) charge: &'a Charge<'a>,
@@ -255,6 +256,7 @@ impl<'a> Pipeline<'a> {
         info: &'a RequestInfo<'a>,
         body: &'a mut RequestBody,
     ) -> Self {
+        let labels = labels_of(&head.parts.method, &head.parts.headers, info, head.query);
         Self {
             state,
             caller: head.caller,
@@ -264,8 +266,8 @@ impl<'a> Pipeline<'a> {
             path: &route.path,
             info,
             audit_id: head.audit_id,
-            labels: labels_of(&head.parts.method, &head.parts.headers, info, head.query),
-            known_kind: false,
+            labels,
+            counted_labels: labels.without_kind(),
             body,
             started: head.started,
             charge: head.charge,
@@ -451,7 +453,7 @@ impl Pipeline<'_> {
             }
             RequestInfo::Resource(info) => {
                 // After authorization, so that only authorized callers learn which kinds exist.
-                let verb = self.resolve(&*awake, info, deadline).await?;
+                let verb = self.resolve(&*awake, plane, info, deadline).await?;
                 self.execute(&*awake, located, info, verb, authorized, deadline)
                     .await
             }
@@ -469,21 +471,27 @@ impl Pipeline<'_> {
     /// Resolves path and method to a verb of a kind that the plane serves.
     async fn resolve(
         &mut self,
-        plane: &dyn PlaneApi,
+        awake: &dyn PlaneApi,
+        plane: PlaneReference<'_>,
         info: &ResourceInfo<'_>,
         deadline: tokio::time::Instant,
     ) -> Result<Verb, Refusal> {
-        let verb = match resolve(&plane.kinds(), info, &self.parts.method) {
-            Ok(verb) => verb,
+        let resolved = match resolve(&awake.kinds(), info, &self.parts.method) {
+            Ok(resolved) => resolved,
             // A 404 or 405 is an answer from state too: no write in flight may later contradict it.
             Err(_) => {
                 let wanted = (info.group, info.version, info.resource);
-                let kinds = plane.settled_kinds(wanted, deadline).await?;
+                let kinds = awake.settled_kinds(wanted, deadline).await?;
                 resolve(&kinds, info, &self.parts.method)?
             }
         };
-        self.known_kind = true;
-        Ok(verb)
+        let origin = match resolved.is_custom {
+            true if plane.name() == ROOT => KindOrigin::CustomOfRoot,
+            true => KindOrigin::CustomOfPlane,
+            false => KindOrigin::BuiltIn,
+        };
+        self.counted_labels = self.labels.of_kind(origin);
+        Ok(resolved.verb)
     }
 
     /// Lets the registry carry the request out, and makes a reply from its answer.
@@ -547,18 +555,6 @@ impl Pipeline<'_> {
         Ok(reply)
     }
 
-    /// Returns the labels under which the request is counted. An unknown kind must not become a
-    /// label, because clients could invent any number of them.
-    fn counted_labels(&self) -> Labels<'_> {
-        if self.known_kind {
-            return self.labels;
-        }
-        Labels {
-            verb: self.labels.verb,
-            ..Labels::default()
-        }
-    }
-
     /// Counts a watch, whose record ends with it.
     pub(crate) fn gauge(&mut self, entry: OpenWatchEntry) -> WatchGauge {
         let mut audited = self.audited.take();
@@ -566,7 +562,7 @@ impl Pipeline<'_> {
             self.unrecorded.and(audited.started());
         }
         let counted = self.watch.take();
-        OpenWatch::count(self.state, self.labels, counted, audited, entry)
+        OpenWatch::count(self.state, self.counted_labels, counted, audited, entry)
     }
 
     /// Returns whether another replica has answered a part of the watch.

@@ -3,10 +3,11 @@
 //! Series are kept in shards and keyed by a hash of borrowed labels, so that counting a request
 //! allocates and formats nothing. A request for `/metrics` merges the shards.
 //!
-//! Invariant: the number of series is bounded; no label is a plane, a user or an object.
+//! Invariant: the number of series is bounded; no label is a plane, a user or an object, or what users of
+//! a plane beside the root have named.
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -36,8 +37,8 @@ const SHARDS: usize = 16;
 /// once, and some clients then report a broken stream. Without the limit, strangers could make it
 /// read any number of bodies.
 const DISCARDS_MAX: usize = 256;
-/// Distinct label sets per shard. Requests with further ones count as `other`, so that memory is
-/// bounded.
+/// Distinct label sets of custom kinds, in all shards together. Requests with further ones count as `other`,
+/// so that memory and one scrape are bounded.
 const SERIES_MAX: usize = 4096;
 
 /// Upper bounds of the duration buckets in seconds.
@@ -77,6 +78,8 @@ pub(crate) struct Labels<'a> {
     pub subresource: &'a str,
     pub scope: &'static str,
     pub dry_run: &'static str,
+    /// True if an object defines the kind. There may be any number of such kinds.
+    pub is_custom: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -103,7 +106,7 @@ impl Labels<'_> {
         }
     }
 
-    fn other(self) -> Labels<'static> {
+    pub(super) fn other(self) -> Labels<'static> {
         Labels {
             verb: self.verb,
             group: "other",
@@ -112,6 +115,7 @@ impl Labels<'_> {
             subresource: "",
             scope: self.scope,
             dry_run: self.dry_run,
+            is_custom: false,
         }
     }
 }
@@ -231,6 +235,8 @@ type EventCounters = BTreeMap<[Str; 3], EventCounter>;
 pub(crate) struct Metrics {
     shards: [Mutex<Shard>; SHARDS],
     hasher: RandomState,
+    /// Hashes of the label sets of custom kinds that have series in any shard.
+    custom_series: Mutex<HashSet<u64>>,
     watch_events: Mutex<EventCounters>,
     /// Authentication and authorization of requests.
     pub access: AccessMetrics,
@@ -277,6 +283,7 @@ impl Metrics {
         Self {
             shards: std::array::from_fn(|_| Mutex::new(HashMap::new())),
             hasher: RandomState::new(),
+            custom_series: Mutex::default(),
             watch_events: Mutex::default(),
             access: AccessMetrics::default(),
             reads: Seats::new(limits.reads_in_flight_max),
@@ -302,7 +309,7 @@ impl Metrics {
         let mut shard = self.shards[own_shard()].lock();
         let mut labels = labels;
         let mut hash = self.hasher.hash_one(labels);
-        if !shard.contains_key(&hash) && shard.len() >= SERIES_MAX {
+        if labels.is_custom && !shard.contains_key(&hash) && !self.may_have_series(hash) {
             labels = labels.other();
             hash = self.hasher.hash_one(labels);
         }
@@ -317,6 +324,13 @@ impl Metrics {
             // Two label sets have this hash: use the next free number.
             hash = hash.wrapping_add(1);
         }
+    }
+
+    /// Returns whether the label set of a custom kind with this hash is one of the [`SERIES_MAX`] that have series,
+    /// or becomes one.
+    fn may_have_series(&self, hash: u64) -> bool {
+        let mut known = self.custom_series.lock();
+        known.contains(&hash) || (known.len() < SERIES_MAX && known.insert(hash))
     }
 
     /// Counts an answered request, which has taken so long, and of that so long in a queue of its plane.
@@ -341,7 +355,7 @@ impl Metrics {
     /// looking it up costs more than counting an event.
     pub(crate) fn watch_events(&self, labels: Labels<'_>) -> EventCounter {
         let mut counters = self.watch_events.lock();
-        let full = counters.len() >= SERIES_MAX;
+        let full = labels.is_custom && counters.len() >= SERIES_MAX;
         let key =
             |labels: Labels<'_>| [labels.group, labels.version, labels.resource].map(Str::from);
         let labels = match key(labels) {
@@ -568,6 +582,7 @@ impl OwnedLabels {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::operations::observe::KindOrigin;
 
     fn pods(verb: &'static str) -> Labels<'static> {
         Labels {
@@ -623,6 +638,7 @@ mod tests {
             let resource = format!("r{number}");
             let labels = Labels {
                 resource: &resource,
+                is_custom: true,
                 ..pods("GET")
             };
             metrics.request(labels, 200, Default::default(), None);
@@ -633,6 +649,60 @@ mod tests {
             .into_iter()
             .find(|(labels, _)| labels.resource == "other");
         assert_eq!(other.map(|(_, series)| series.duration_count), Some(100));
+    }
+
+    /// Counts requests and watches of `number` custom kinds in each of several shards, and returns the number of
+    /// resources that the metrics then name.
+    fn named_by(number: usize, origin: KindOrigin) -> usize {
+        let metrics = Metrics::new(&Limits::default(), 10, Arc::default());
+        let names: Vec<String> = (0..number).map(|at| format!("r{at}.example.com")).collect();
+        std::thread::scope(|scope| {
+            for shard in 0..4 {
+                let (metrics, names) = (&metrics, &names);
+                scope.spawn(move || {
+                    // Each shard sees other kinds first.
+                    for at in 0..number {
+                        let resource = names[(at + shard * number / 4) % number].as_str();
+                        let labels = Labels {
+                            resource,
+                            ..pods("GET")
+                        };
+                        let labels = labels.of_kind(origin);
+                        metrics.request(labels, 200, Default::default(), None);
+                        metrics.watch_events(labels).fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+        });
+        // A built-in kind keeps its name, whatever was there before it.
+        let built_in = pods("GET").of_kind(KindOrigin::BuiltIn);
+        metrics.request(built_in, 200, Default::default(), None);
+        metrics
+            .watch_events(built_in)
+            .fetch_add(1, Ordering::Relaxed);
+        let mut out = Exposition::default();
+        metrics.expose(&mut out);
+        let text = out.into_text();
+        let totals = |name: &str| text.lines().filter(|line| line.starts_with(name)).count();
+        let requested = totals("apiserver_request_total{");
+        assert_eq!(requested, totals("apiserver_watch_events_total{"));
+        assert!(text.contains("resource=\"pods\""));
+        assert!(text.contains("resource=\"other\"") || number < SERIES_MAX);
+        assert_eq!(
+            text.contains("example.com"),
+            origin == KindOrigin::CustomOfRoot
+        );
+        requested
+    }
+
+    #[test]
+    fn custom_kinds_of_planes_add_no_series_and_those_of_the_root_up_to_the_total() {
+        for number in [1, 1000] {
+            assert_eq!(named_by(number, KindOrigin::CustomOfPlane), 2);
+        }
+        assert_eq!(named_by(1000, KindOrigin::CustomOfRoot), 1001);
+        let all = SERIES_MAX + 1000;
+        assert_eq!(named_by(all, KindOrigin::CustomOfRoot), SERIES_MAX + 2);
     }
 
     #[test]

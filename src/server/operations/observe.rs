@@ -20,7 +20,41 @@ use crate::request::turn::Queued;
 use crate::server_state::ServerState;
 use crate::watch::open_watches::OpenWatchEntry;
 
-/// Returns the labels under which a request is counted if its kind exists.
+/// Who has named a kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KindOrigin {
+    BuiltIn,
+    /// An object of the root plane, or of the only plane that the server has.
+    CustomOfRoot,
+    /// An object of another plane.
+    CustomOfPlane,
+}
+
+impl Labels<'_> {
+    /// Returns the labels under which a request is counted whose kind exists. Users of planes name custom kinds,
+    /// and could add any number of series or show their names to the operator.
+    pub(crate) fn of_kind(self, origin: KindOrigin) -> Self {
+        match origin {
+            KindOrigin::BuiltIn => self,
+            KindOrigin::CustomOfRoot => Self {
+                is_custom: true,
+                ..self
+            },
+            KindOrigin::CustomOfPlane => self.other(),
+        }
+    }
+
+    /// Returns the labels under which a request is counted whose kind does not exist. Clients could invent any
+    /// number of such kinds.
+    pub(crate) fn without_kind(self) -> Self {
+        Self {
+            verb: self.verb,
+            ..Self::default()
+        }
+    }
+}
+
+/// Returns the labels that a request has by its head.
 pub(crate) fn labels_of<'a>(
     method: &Method,
     headers: &HeaderMap,
@@ -75,6 +109,7 @@ pub(crate) fn labels_of<'a>(
         subresource: info.subresource,
         scope,
         dry_run,
+        is_custom: false,
     }
 }
 
@@ -86,6 +121,7 @@ pub(crate) struct OpenWatch {
     version: String,
     resource: String,
     scope: &'static str,
+    is_custom: bool,
     /// The plane's own count; `None` if another replica answers the watch.
     counted: Option<CountedWatch>,
     /// The watch's place in the queue for its next turn.
@@ -112,6 +148,7 @@ impl OpenWatch {
             version: labels.version.to_owned(),
             resource: labels.resource.to_owned(),
             scope: labels.scope,
+            is_custom: labels.is_custom,
             counted,
             place: None,
             audited: Mutex::new(audited),
@@ -130,6 +167,7 @@ impl OpenWatch {
             subresource: "",
             scope: self.scope,
             dry_run: "",
+            is_custom: self.is_custom,
         }
     }
 }

@@ -8,12 +8,20 @@ use polyplane_registry::{Kinds, Resource, Scope, Verb};
 use crate::answer::respond::Refusal;
 use crate::request::request_info::{CONNECTED, ResourceInfo};
 
-/// Returns the verb for the registry, if the plane serves the kind and the kind has the verb.
+/// What a path and a method ask for.
+pub(crate) struct Resolved {
+    /// The verb for the registry.
+    pub verb: Verb,
+    /// True if an object of the plane defines the kind.
+    pub is_custom: bool,
+}
+
+/// Resolves path and method, if the plane serves the kind and the kind has the verb.
 pub(crate) fn resolve(
     kinds: &Kinds,
     info: &ResourceInfo<'_>,
     method: &Method,
-) -> Result<Verb, Refusal> {
+) -> Result<Resolved, Refusal> {
     if info.has_no_route {
         return Err(Refusal::no_such_path());
     }
@@ -37,7 +45,10 @@ pub(crate) fn resolve(
     {
         error.warnings.push(warning.to_string());
     }
-    verb
+    Ok(Resolved {
+        verb: verb?,
+        is_custom: row.custom.is_some(),
+    })
 }
 
 /// Matches a path and method against a row as upstream's routes do.
