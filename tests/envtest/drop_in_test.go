@@ -1,6 +1,7 @@
 package envtest
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"os"
@@ -129,7 +130,48 @@ func TestAnOperatorsSuiteFindsWhatItNeeds(t *testing.T) {
 		t.Errorf("a stranger: %v", err)
 	}
 
+	seesEventsAtOnce(t, config)
 	reconcileUntilDone(t, config, admin)
+}
+
+// A watch that begins with a list, as informers open it. Go's transport takes gzip unless told otherwise, and its reader
+// hands out what it has only where the server has flushed.
+func seesEventsAtOnce(t *testing.T, config *rest.Config) {
+	ctx := t.Context()
+	core := kubernetes.NewForConfigOrDie(config).CoreV1()
+	watch := core.RESTClient().Get().Resource("namespaces").SetHeader("Accept", "application/json")
+	for _, parameter := range []string{"watch", "sendInitialEvents", "allowWatchBookmarks"} {
+		watch.Param(parameter, "true")
+	}
+	stream, err := watch.Param("resourceVersionMatch", "NotOlderThan").Stream(ctx)
+	must(t, "watch", err)
+	defer stream.Close()
+	lines := make(chan string, 100)
+	go func() {
+		scanner := bufio.NewScanner(stream)
+		for scanner.Scan() {
+			lines <- scanner.Text()
+		}
+	}()
+	// Later it would come with the next bookmark.
+	sees := func(what string) {
+		late := time.After(20 * time.Second)
+		for {
+			select {
+			case line := <-lines:
+				if strings.Contains(line, what) {
+					return
+				}
+			case <-late:
+				t.Fatalf("never seen: %s", what)
+			}
+		}
+	}
+	sees("k8s.io/initial-events-end")
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "seen-at-once"}}
+	_, err = core.Namespaces().Create(ctx, namespace, metav1.CreateOptions{})
+	must(t, "namespace", err)
+	sees("seen-at-once")
 }
 
 // A manager with a cache and a controller, which writes the status of each object.
