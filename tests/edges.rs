@@ -503,11 +503,14 @@ async fn the_current_context_survives_planes_and_restarts() -> Result<()> {
     server.kill().await?;
     let server = Up::start(&data, &[]).await?;
     ensure!(current()? == "a" && context_of(&data, "b"));
-    // A deleted plane cannot stay the current context.
+    // A deleted plane cannot stay the current context, and what was meant for it must not be done in the root.
     delete_plane(&server.root()?, "a").await?;
     while context_of(&data, "a") {
         tokio::task::yield_now().await;
     }
+    ensure!(current()?.is_empty(), "no context: {}", current()?);
+    ensure!(server.stop().await?.success());
+    let _server = Up::start(&data, &[]).await?;
     ensure!(current()? == "root", "back to the root: {}", current()?);
     Ok(())
 }
