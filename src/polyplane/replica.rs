@@ -57,7 +57,7 @@ use polyplane_ownership::{
     Ring,
 };
 use polyplane_plane::{LogBounds, Memory};
-use polyplane_registry::strategy::Lifetimes;
+use polyplane_registry::settings::Lifetimes;
 use polyplane_registry::{Admission, Authority, PlaneSummaries};
 use polyplane_sealing::EncryptionConfig;
 use polyplane_server::{Config, PeerService, PeerTransport, Peering, Server};

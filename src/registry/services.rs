@@ -5,7 +5,7 @@ use crate::environment::Environment;
 use crate::kinds::table::{KindTable, Resource};
 use crate::plan::AdmissionChain;
 use crate::request::call::Tenant;
-use crate::strategy::PlaneSettings;
+use crate::settings::PlaneSettings;
 use crate::tokens::TokenIssuers;
 use crate::verbs::components::Components;
 use crate::verbs::credential::IssueCredential;

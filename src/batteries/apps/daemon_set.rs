@@ -11,7 +11,8 @@ use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::strconv::parse_int;
 use polyplane_apimachinery::{Value, labels};
-use polyplane_registry::strategy::{Context, Privileged, Strategy, age};
+use polyplane_registry::settings::Privileged;
+use polyplane_registry::strategy::{Context, Strategy, age};
 
 const SPEC: &str = "io.k8s.api.apps.v1.DaemonSetSpec";
 const COUNTERS: [&str; 9] = [

@@ -11,7 +11,8 @@ use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::labels::Selector;
 use polyplane_apimachinery::strconv::parse_int;
 use polyplane_apimachinery::{Map, Value};
-use polyplane_registry::strategy::{Context, Privileged, Strategy, age};
+use polyplane_registry::settings::Privileged;
+use polyplane_registry::strategy::{Context, Strategy, age};
 
 const COUNTERS: [&str; 8] = [
     "observedGeneration",

@@ -8,7 +8,8 @@ use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::Path;
 use polyplane_apimachinery::json::scan::Scanned;
 use polyplane_apimachinery::{Str, Value};
-use polyplane_registry::strategy::{Context, Privileged, Strategy, age};
+use polyplane_registry::settings::Privileged;
+use polyplane_registry::strategy::{Context, Strategy, age};
 
 const COUNTERS: [&str; 6] = [
     "replicas",

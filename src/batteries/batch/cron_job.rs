@@ -13,7 +13,8 @@ use crate::shared::workload::{self, shown_selector};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
-use polyplane_registry::strategy::{Context, Privileged, Strategy, age};
+use polyplane_registry::settings::Privileged;
+use polyplane_registry::strategy::{Context, Strategy, age};
 
 const TEMPLATE: [&str; 4] = ["spec", "jobTemplate", "spec", "template"];
 /// Longest name of a CronJob: a Job's name has at most 63 characters, of which the controller needs

@@ -7,7 +7,8 @@ use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::json::scan::Scanned;
 use polyplane_apimachinery::schema::Schemas;
 use polyplane_apimachinery::{Str, Value, names};
-use polyplane_registry::strategy::{Context, Lifetimes, Strategy, age};
+use polyplane_registry::settings::Lifetimes;
+use polyplane_registry::strategy::{Context, Strategy, age};
 
 /// Most bytes of an action, a reason and the name of a reporter, as upstream limits them.
 const WORD_BYTES_MAX: usize = 128;

@@ -6,7 +6,8 @@ use crate::shared::pod::{defaults, init_annotations, table_cells, warnings};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::Path;
-use polyplane_registry::strategy::{Context, Privileged, Strategy};
+use polyplane_registry::settings::Privileged;
+use polyplane_registry::strategy::{Context, Strategy};
 
 /// Behaviour of PodTemplates.
 #[derive(Debug)]

@@ -11,7 +11,8 @@ use polyplane_apimachinery::field_error::{Bad, FieldError, FieldErrorKind, Path}
 use polyplane_apimachinery::json::scan::Scanned;
 use polyplane_apimachinery::names::NameRule;
 use polyplane_apimachinery::{Str, Value};
-use polyplane_registry::strategy::{Context, Privileged, Strategy, age};
+use polyplane_registry::settings::Privileged;
+use polyplane_registry::strategy::{Context, Strategy, age};
 
 const NON_CONVERTIBLE: &str = "non-convertible.kubernetes.io";
 

@@ -11,7 +11,7 @@ use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::labels::{self, Selector};
 use polyplane_apimachinery::names;
-use polyplane_registry::strategy::Privileged;
+use polyplane_registry::settings::Privileged;
 
 /// The path of the template.
 pub const TEMPLATE: [&str; 2] = ["spec", "template"];

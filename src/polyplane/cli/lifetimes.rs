@@ -2,7 +2,7 @@
 
 use crate::cli::audit::go_duration;
 use clap::{ArgAction, Args};
-use polyplane_registry::strategy::Lifetimes;
+use polyplane_registry::settings::Lifetimes;
 use std::ops::RangeInclusive;
 
 /// What upstream takes for the longest lifetime of a token, in seconds.

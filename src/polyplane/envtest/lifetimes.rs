@@ -5,7 +5,7 @@ use crate::cli::lifetimes::{LifetimeOptions, event_seconds, token_seconds};
 use crate::envtest::flags::Flags;
 use crate::envtest::settings::Problems;
 use polyplane_admission::TolerationSeconds;
-use polyplane_registry::strategy::Lifetimes;
+use polyplane_registry::settings::Lifetimes;
 
 /// The flags.
 pub(super) const FLAGS: [&str; 5] = [

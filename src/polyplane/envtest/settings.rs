@@ -19,7 +19,7 @@ use polyplane_auth::service_account::issuer::TokenIssuer;
 use polyplane_auth::{AnonymousAccess, Authenticator, ClientCa, FrontProxy};
 use polyplane_pki::NamedPair;
 use polyplane_registry::service_ranges::ServiceRanges;
-use polyplane_registry::strategy::{Lifetimes, Privileged, WATCH_SECONDS_MIN};
+use polyplane_registry::settings::{Lifetimes, Privileged, WATCH_SECONDS_MIN};
 use polyplane_registry::{Admission, Authority, KindTable};
 use polyplane_server::{BrowserOptions, GOAWAY_CHANCE_MAX, NodeAccess};
 use std::fmt::Display;

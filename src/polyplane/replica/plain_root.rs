@@ -10,7 +10,7 @@ use polyplane_auth::{Authenticator, ClientCa, RootAuthenticators, UnionAuthentic
 use polyplane_batteries::bootstrap::params;
 use polyplane_ownership::DeriveParams;
 use polyplane_registry::service_ranges::ServiceRanges;
-use polyplane_registry::strategy::Privileged;
+use polyplane_registry::settings::Privileged;
 use polyplane_registry::{KindTable, Registry, TokenIssuers};
 use std::sync::Arc;
 

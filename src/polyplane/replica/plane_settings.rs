@@ -9,7 +9,7 @@ use polyplane_batteries::polyplane::controllers::Controllers;
 use polyplane_ownership::Planes;
 use polyplane_ownership::directory::Directory;
 use polyplane_registry::service_ranges::ServiceRange;
-use polyplane_registry::strategy::{Privileged, WATCH_SECONDS_MIN};
+use polyplane_registry::settings::{Privileged, WATCH_SECONDS_MIN};
 use polyplane_registry::{BirthLayer, PlaneSettings, Shared, SwitchedOff};
 use std::sync::Arc;
 

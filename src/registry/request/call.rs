@@ -12,7 +12,7 @@ use crate::request::trees::Trees;
 use crate::request::wait;
 use crate::request::warnings::Warnings;
 use crate::services::Services;
-use crate::strategy::PlaneSettings;
+use crate::settings::PlaneSettings;
 use parking_lot::Mutex;
 use polyplane_apimachinery::field_error::FieldError;
 use polyplane_apimachinery::json::{self, JsonError, Limits, Parsed};

@@ -19,7 +19,8 @@ mod write_rate;
 use crate::environment::Environment;
 use crate::plan::Admission;
 use crate::service_ranges::ServiceRange;
-use crate::strategy::{BirthLayer, Plain, PlaneSettings, Strategy};
+use crate::settings::{BirthLayer, PlaneSettings};
+use crate::strategy::{Plain, Strategy};
 use crate::{
     AnswerBody, Authority, Features, GrantedAccess, KindTable, Registry, ResourceRequest, Seats,
     Tenant, Verb,
@@ -220,8 +221,8 @@ fn settings() -> PlaneSettings {
         records_say_client_cas: crate::Shared::fixed(true),
         switched_off: crate::SwitchedOff::none(),
         watch_seconds_min: 1800,
-        lifetimes: crate::strategy::Lifetimes::default(),
-        privileged: crate::strategy::Privileged::Allowed,
+        lifetimes: crate::settings::Lifetimes::default(),
+        privileged: crate::settings::Privileged::Allowed,
     }
 }
 

@@ -5,7 +5,7 @@ use polyplane_apimachinery::Str;
 use polyplane_batteries::kind_tables::tenant_kinds;
 use polyplane_plane::{Committer, Plane, PlaneParams, SoleHolder};
 use polyplane_registry::service_ranges::ServiceRange;
-use polyplane_registry::strategy::{BirthLayer, Lifetimes, PlaneSettings};
+use polyplane_registry::settings::{BirthLayer, Lifetimes, PlaneSettings};
 use polyplane_registry::{Shared, SwitchedOff, Tenant};
 use polyplane_storage::{MemoryOptions, MemoryStore, Store};
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub async fn empty_tenant() -> Tenant {
         switched_off: SwitchedOff::none(),
         watch_seconds_min: 1800,
         lifetimes: Lifetimes::default(),
-        privileged: polyplane_registry::strategy::Privileged::Allowed,
+        privileged: polyplane_registry::settings::Privileged::Allowed,
     };
     Tenant {
         name: "test".into(),

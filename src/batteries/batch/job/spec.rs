@@ -10,7 +10,7 @@ use crate::shared::validation::numbers::{non_negative, non_negative_members};
 use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::{Value, names};
-use polyplane_registry::strategy::Privileged;
+use polyplane_registry::settings::Privileged;
 use std::collections::BTreeSet;
 
 const INDEXES_MAX: i64 = 100_000;

@@ -10,7 +10,8 @@ use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::labels::{self, Selector};
 use polyplane_apimachinery::schema::Schemas;
 use polyplane_apimachinery::{Value, names};
-use polyplane_registry::strategy::{Context, Privileged};
+use polyplane_registry::settings::Privileged;
+use polyplane_registry::strategy::Context;
 
 /// The type of a Job's spec.
 pub const SPEC: &str = "io.k8s.api.batch.v1.JobSpec";

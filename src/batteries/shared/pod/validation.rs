@@ -178,7 +178,7 @@ mod tests {
     use super::*;
     use polyplane_apimachinery::complaints::COUNT_MAX;
     use polyplane_apimachinery::json;
-    use polyplane_registry::strategy::Privileged;
+    use polyplane_registry::settings::Privileged;
 
     /// A pod of 3 MB may have a million of them: the complaints took a gigabyte.
     #[test]

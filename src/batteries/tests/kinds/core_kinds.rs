@@ -14,7 +14,8 @@ use polyplane_plane::{Claim, Flags, Key, NewObject, Operation, Snapshot};
 use polyplane_registry::plan::prepare;
 use polyplane_registry::request::options::Persistence;
 use polyplane_registry::request::warnings::Warnings;
-use polyplane_registry::strategy::{Allocation, CompanionChange, Context, Lifetimes, Plain};
+use polyplane_registry::settings::Lifetimes;
+use polyplane_registry::strategy::{Allocation, CompanionChange, Context, Plain};
 use polyplane_registry::{KindTable, PlaneSettings, Resource, Strategy};
 use std::sync::Arc;
 

@@ -9,7 +9,7 @@ use polyplane_auth::{Masters, UserInfo};
 use polyplane_batteries::kind_tables::tenant_kinds;
 use polyplane_plane::{Flags, Key, NewObject, Operation};
 use polyplane_registry::environment::{Environment, System};
-use polyplane_registry::strategy::PlaneSettings;
+use polyplane_registry::settings::PlaneSettings;
 use polyplane_registry::{
     AnswerBody, Authority, GrantedAccess, Registry, Resource, ResourceRequest, Tenant, Verb,
 };

@@ -5,7 +5,7 @@ pub mod recorded;
 
 use polyplane_apimachinery::Str;
 use polyplane_registry::service_ranges::ServiceRange;
-use polyplane_registry::strategy::{BirthLayer, PlaneSettings};
+use polyplane_registry::settings::{BirthLayer, PlaneSettings};
 
 /// Returns settings with 10.0.0.0 and `bits` for services, and these node ports.
 pub fn settings(bits: u8, node_ports: (u16, u16), serving_ca: &str) -> PlaneSettings {
@@ -21,7 +21,7 @@ pub fn settings(bits: u8, node_ports: (u16, u16), serving_ca: &str) -> PlaneSett
         records_say_client_cas: polyplane_registry::Shared::fixed(true),
         switched_off: polyplane_registry::SwitchedOff::none(),
         watch_seconds_min: 1800,
-        lifetimes: polyplane_registry::strategy::Lifetimes::default(),
-        privileged: polyplane_registry::strategy::Privileged::Allowed,
+        lifetimes: polyplane_registry::settings::Lifetimes::default(),
+        privileged: polyplane_registry::settings::Privileged::Allowed,
     }
 }

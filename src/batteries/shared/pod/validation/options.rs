@@ -5,7 +5,7 @@ use crate::shared::node_selector;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::Path;
-use polyplane_registry::strategy::Privileged;
+use polyplane_registry::settings::Privileged;
 
 /// The kind of object that the spec belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

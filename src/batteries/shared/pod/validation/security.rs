@@ -9,7 +9,7 @@ use polyplane_apimachinery::Value;
 use polyplane_apimachinery::complaints::Complaints;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names;
-use polyplane_registry::strategy::Privileged;
+use polyplane_registry::settings::Privileged;
 use regex::Regex;
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
