@@ -347,7 +347,7 @@ async fn a_plane_with_very_many_definitions_wakes_without_compiling_them() -> Re
 
 /// Users of planes name their kinds, so there may be any number of names, which are none of the operator's business.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn metrics_of_requests_do_not_name_the_kinds_of_planes() -> Result<()> {
+async fn metrics_of_a_replica_do_not_name_the_kinds_of_planes() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let site = Site::start(folder.path(), 1).await?;
     let plane = Client::open(&site.endpoints[0]).await?;
@@ -361,16 +361,17 @@ async fn metrics_of_requests_do_not_name_the_kinds_of_planes() -> Result<()> {
     let metrics = Client::open(&site.root).await?.get("/metrics").await?;
     let metrics = metrics.expect(200)?;
     let text = metrics.as_str().context("metrics are text")?;
-    for family in [
-        "apiserver_request_total{",
-        "apiserver_longrunning_requests{",
-        "apiserver_watch_events_total{",
+    let of_requests = r#"group="other",resource="other""#;
+    for (family, other) in [
+        ("apiserver_request_total{", of_requests),
+        ("apiserver_longrunning_requests{", of_requests),
+        ("apiserver_watch_events_total{", of_requests),
+        ("apiserver_resource_objects{", r#"resource="other""#),
     ] {
         let series: Vec<&str> = text
             .lines()
             .filter(|line| line.starts_with(family))
             .collect();
-        let other = r#"group="other",resource="other""#;
         ensure!(
             series.iter().any(|line| line.contains(other)),
             "{series:#?}"

@@ -52,7 +52,7 @@ pub use connection::goaway::GOAWAY_CHANCE_MAX;
 pub use nodes::{KubeletIdentity, KubeletTls, KubeletTlsError, NodeAccess};
 pub use operations::exposition::{Exposition, Kind};
 pub use operations::local::DrainRequested;
-pub use operations::plane_metrics::expose_objects;
+pub use operations::plane_metrics::{CustomNames, expose_objects};
 pub use operations::status_pages::FlagValues;
 pub use options::{CompletedOptions, Config, Options, StopPolicy};
 pub use peer::transport::PeerTransport;

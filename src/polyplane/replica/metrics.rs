@@ -13,7 +13,7 @@ use polyplane_outbound::OutboundMetrics;
 use polyplane_ownership::{ROOT, RingStats};
 use polyplane_plane::{Memory, Plane, Share};
 use polyplane_registry::kinds::custom::schemas_waiting;
-use polyplane_server::{Exposition, Kind, expose_objects};
+use polyplane_server::{CustomNames, Exposition, Kind, expose_objects};
 use polyplane_storage::{Health, Store};
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -328,7 +328,14 @@ fn planes(awake: &[Arc<Plane>], out: &mut Exposition) {
         "Writes that wait for a transaction.",
         queued,
     );
-    let cuts = awake.iter().map(|plane| plane.snapshot());
-    let help = "Objects of awake control planes, by resource.";
+    let cuts = awake.iter().map(|plane| {
+        let custom_names = match plane.id() {
+            ROOT => CustomNames::Shown,
+            _ => CustomNames::Hidden,
+        };
+        (plane.snapshot(), custom_names)
+    });
+    let help =
+        "Objects of awake control planes, by resource; custom ones have names only in the root.";
     expose_objects(cuts, &root_kinds(), help, out);
 }

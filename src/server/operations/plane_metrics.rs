@@ -83,7 +83,7 @@ impl Pipeline<'_> {
             );
             self.state.flows.expose_plane(meter, &cut, &mut out);
             let help = "Objects of the control plane, by resource.";
-            expose_objects([cut], built_in, help, &mut out);
+            expose_objects([(cut, CustomNames::Shown)], built_in, help, &mut out);
         }
         paths::metrics(&self.parts.headers, out.into_text())
     }
@@ -148,18 +148,29 @@ fn expose_plane_limits(meter: &PlaneMeter, out: &mut Exposition) {
     }
 }
 
+/// Whether the custom resources of a plane have their names in metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CustomNames {
+    /// The reader administers the plane, or may read its metrics.
+    Shown,
+    /// The reader is the operator, and users of the plane have given the names.
+    Hidden,
+}
+
 /// Writes how many objects of each resource the planes of these cuts have together. Resources that are not
 /// `built_in` are custom ones.
 pub fn expose_objects(
-    cuts: impl IntoIterator<Item = Snapshot>,
+    cuts: impl IntoIterator<Item = (Snapshot, CustomNames)>,
     built_in: &KindTable,
     help: &str,
     out: &mut Exposition,
 ) {
     let mut objects = ResourceObjects::default();
-    for cut in cuts {
+    for (cut, custom_names) in cuts {
         for prefix in cut.resources() {
-            objects.add(prefix, built_in, cut.count(prefix));
+            let is_built_in =
+                |group: &str, resource: &str| built_in.stored(group, resource).is_some();
+            objects.add(prefix, is_built_in, custom_names, cut.count(prefix));
         }
     }
     objects.expose(help, out);
@@ -176,7 +187,13 @@ struct ResourceObjects {
 }
 
 impl ResourceObjects {
-    fn add(&mut self, prefix: &Prefix, built_in: &KindTable, count: usize) {
+    fn add(
+        &mut self,
+        prefix: &Prefix,
+        is_built_in: impl FnOnce(&str, &str) -> bool,
+        custom_names: CustomNames,
+        count: usize,
+    ) {
         let text = String::from_utf8_lossy(prefix.as_bytes());
         let parts = text.trim_end_matches('/').split_once('/');
         let (group, resource) = parts.unwrap_or(("", &*text));
@@ -185,9 +202,10 @@ impl ResourceObjects {
             "" => resource.to_owned(),
             group => format!("{resource}.{group}"),
         };
-        match built_in.stored(group, resource) {
-            Some(_) => *self.built_in.entry(name).or_default() += count,
-            None => self.add_custom(name, count),
+        match (is_built_in(group, resource), custom_names) {
+            (true, _) => *self.built_in.entry(name).or_default() += count,
+            (false, CustomNames::Shown) => self.add_custom(name, count),
+            (false, CustomNames::Hidden) => self.other += count,
         }
     }
 
@@ -285,5 +303,30 @@ mod tests {
             assert!(text.contains(line), "{line}");
         }
         assert_eq!(text, text_of(names().rev().collect()));
+    }
+
+    #[test]
+    fn objects_of_custom_resources_whose_names_are_hidden_count_as_other() {
+        let mut objects = ResourceObjects::default();
+        let is_built_in = |group: &str, _: &str| group.is_empty();
+        for (group, resource, custom_names) in [
+            ("", "pods", CustomNames::Hidden),
+            ("example.com", "secrets-of-a-plane", CustomNames::Hidden),
+            ("example.com", "others-of-a-plane", CustomNames::Hidden),
+            ("root.example.com", "tenants", CustomNames::Shown),
+        ] {
+            let prefix = Prefix::resource(group, resource);
+            objects.add(&prefix, is_built_in, custom_names, 3);
+        }
+        let mut out = Exposition::default();
+        objects.expose("Objects.", &mut out);
+        let text = out.into_text();
+        let series: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        let expected = [
+            "apiserver_resource_objects{resource=\"pods\"} 3",
+            "apiserver_resource_objects{resource=\"tenants.root.example.com\"} 3",
+            "apiserver_resource_objects{resource=\"other\"} 6",
+        ];
+        assert_eq!(series, expected);
     }
 }
