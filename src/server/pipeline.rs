@@ -45,7 +45,9 @@ use polyplane_registry::{AnswerBody, TokenReviewer, Verb};
 
 use crate::answer::body::WatchGauge;
 use crate::answer::finish::{count, finish};
-use crate::answer::respond::{Client, Delivery, Refusal, Reply, add_flow_headers, refuse};
+use crate::answer::respond::{
+    Client, Delivery, Refusal, Reply, add_flow_headers, is_crowded_out, refuse,
+};
 use crate::backend::PlaneApi;
 use crate::operations::access_metrics::AccessOutcome;
 use crate::operations::flow_dump::DUMPS;
@@ -103,6 +105,11 @@ pub(crate) async fn serve(
         poll_fn(|context| charge.poll(answering.as_mut(), context)).await
     };
     let mut reply = answered.unwrap_or_else(|_| panicked(&state, &head));
+    // Here, because a request may try several times to have its caller judged. A peer that asks for a proof
+    // counts the request that the proof is for.
+    if is_crowded_out(&reply) && !caller.is_for_proof() {
+        ServerState::count(&state.metrics.rejected);
+    }
     // Before the reply, because some clients lose a reply that arrives before they have sent their
     // body.
     discard_unread(&state, &parts, &mut body, &mut reply, &charge).await;

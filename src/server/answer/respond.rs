@@ -184,6 +184,11 @@ impl RepliedTo {
     }
 }
 
+/// Returns whether a reply puts off a caller whom nobody judged for lack of room.
+pub(crate) fn is_crowded_out(reply: &Reply) -> bool {
+    reply.status() == StatusCode::TOO_MANY_REQUESTS && RepliedTo::of(reply) == RepliedTo::Stranger
+}
+
 /// Returns a reply without headers.
 pub(crate) fn bare(status: StatusCode, body: ResponseBody) -> Reply {
     let mut reply = Response::new(body);

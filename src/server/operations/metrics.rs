@@ -250,7 +250,7 @@ pub(crate) struct Metrics {
     pub bodies: Arc<BodyBudget>,
     /// Unproven clients whose bodies are read to their end.
     pub discards: Arc<Seats>,
-    /// Requests refused because too many were in flight.
+    /// Requests refused because too many were in flight, or too many callers waited to be judged.
     pub rejected: AtomicU64,
     /// Requests refused because their plane was at a limit of its own.
     pub limits: LimitRefusals,
@@ -434,7 +434,7 @@ impl Metrics {
             (
                 "polyplane_rejected_requests_total",
                 Kind::Counter,
-                "Requests refused because too many were in flight.",
+                "Requests refused because too many were in flight, or too many callers waited to be judged.",
                 load(&self.rejected),
             ),
             (

@@ -30,7 +30,6 @@ use crate::pipeline::Pipeline;
 use crate::request::doorway::Source;
 use crate::request::prove::{Located, Proven, unavailable};
 use crate::request::seats::too_many;
-use crate::server_state::ServerState;
 
 /// The longest time that a proof may wait for the owner, or for the plane to wake. With more, strangers would
 /// hold places of others for longer; with less, a plane of many objects could not wake in time.
@@ -65,10 +64,8 @@ impl Pipeline<'_> {
         let source = Source::of(self.caller.connection.address());
         let proof = pin!(self.prove_by_owner(located, token, now));
         let waiting = self.state.proofs.wait(located.record().id(), source, proof);
-        waiting.await.unwrap_or_else(|| {
-            ServerState::count(&self.state.metrics.rejected);
-            Err(Refusal::unsettled(too_many()))
-        })
+        let judged = waiting.await;
+        judged.unwrap_or_else(|| Err(Refusal::unsettled(too_many())))
     }
 
     /// Has the owner of the plane judge the token, wherever that is.
@@ -119,10 +116,7 @@ impl Pipeline<'_> {
         match record.bootstrapper(token, now, deadline).await {
             Ok(Some(user)) => Ok(Judged::User(user)),
             Ok(None) => Ok(Judged::Nobody),
-            Err(NotJudged::TooManyWakes) => {
-                ServerState::count(&self.state.metrics.rejected);
-                Err(Refusal::unsettled(too_many()))
-            }
+            Err(NotJudged::TooManyWakes) => Err(Refusal::unsettled(too_many())),
             Err(NotJudged::Plane(why)) => match why {
                 LocateError::Moved(_) if self.is_direct() => Ok(Judged::Moved),
                 LocateError::Moved(_) => Err(ApiError::moved().into()),

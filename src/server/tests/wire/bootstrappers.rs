@@ -40,6 +40,20 @@ async fn the_owner_judges_a_bootstrap_token_before_anything_is_forwarded() {
 }
 
 #[tokio::test]
+async fn a_caller_who_is_not_judged_for_lack_of_room_counts_once_in_the_sum_of_all_replicas() {
+    let ring = Ring::start(2).await;
+    for replica in [0, 1] {
+        let busy = create(&ring, replica, SLEEPY_TOKEN, PODS).await;
+        assert_eq!(busy.status, StatusCode::TOO_MANY_REQUESTS);
+    }
+    for replica in [0, 1] {
+        let metrics = ring.client(replica).await.get("/metrics").await;
+        let counted = "\npolyplane_rejected_requests_total 1\n";
+        assert!(metrics.text().contains(counted), "{}", metrics.text());
+    }
+}
+
+#[tokio::test]
 async fn a_token_of_another_form_is_nobodys_and_asks_no_owner() {
     let ring = Ring::start(2).await;
     for token in [

@@ -199,3 +199,27 @@ async fn a_caller_whose_token_is_not_judged_is_put_off_alike_at_each_name() {
     }
     assert_eq!(server.waits.load(Ordering::SeqCst), 0);
 }
+
+#[tokio::test]
+async fn callers_whose_tokens_are_not_judged_for_lack_of_a_place_count_as_rejected() {
+    let server = start().await;
+    let paths = [
+        "/api/v1/pods",
+        "/clusters/team-a/api/v1/pods",
+        // No plane can have the name.
+        "/clusters/A/api/v1/pods",
+    ];
+    for (token, status) in [
+        (CROWDED, StatusCode::TOO_MANY_REQUESTS),
+        ("nonsense", StatusCode::UNAUTHORIZED),
+    ] {
+        let mut user = Client::with(&server, Protocol::Http2, Some(token), None).await;
+        for path in paths {
+            assert_eq!(user.get(path).await.status, status, "{token} {path}");
+        }
+    }
+    let mut admin = Client::admin(&server, Protocol::Http2).await;
+    let metrics = admin.get("/metrics").await;
+    let counted = "\npolyplane_rejected_requests_total 3\n";
+    assert!(metrics.text().contains(counted), "{}", metrics.text());
+}
