@@ -8,12 +8,13 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use polyplane_apimachinery::schema::Schemas;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_auth::service_account::issuer::TokenIssuer;
-use polyplane_auth::{Authenticator, BootstrapToken, ChainJudge, ClientChain, UserInfo, Verdict};
+use polyplane_auth::{
+    Authenticator, BootstrapToken, ChainJudge, ClientChain, Credentials, UserInfo, Verdict,
+};
 use polyplane_fairness::{PlaneMeter, VirtualTime};
 use polyplane_plane::{Memory, Snapshot};
 use polyplane_registry::{AccessCheck, Answer, Kinds, ResourceRequest};
@@ -226,13 +227,14 @@ pub trait PlaneRecord: Send + Sync {
         false
     }
 
-    /// Returns the user whom a bootstrap token proves in the newest state of the plane; `None` if it proves
-    /// nobody. The server calls this at the owner, for callers who are not proven, so a plane that sleeps
-    /// is woken for it at a bounded rate, and the wait ends at the deadline.
+    /// Returns the user whom the bootstrap token of some credentials proves in the newest state of the plane;
+    /// `None` if it proves nobody. The server calls this at the owner, for callers who are not proven, so a
+    /// plane that sleeps is woken for it at a bounded rate, of which one source has a part, and the wait ends
+    /// at the deadline.
     fn bootstrapper<'a>(
         &'a self,
         _token: &'a BootstrapToken,
-        _now: SystemTime,
+        _credentials: &'a Credentials<'a>,
         _deadline: tokio::time::Instant,
     ) -> BoxFuture<'a, Result<Option<Arc<UserInfo>>, NotJudged>> {
         Box::pin(std::future::ready(Ok(None)))

@@ -15,7 +15,9 @@ use crate::replica::unproven_wakes::UnprovenWakes;
 use polyplane_apimachinery::schema::Schemas;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_auth::service_account::issuer::TokenIssuer;
-use polyplane_auth::{Authenticator, BootstrapToken, ChainJudge, ClientChain, UserInfo, Verdict};
+use polyplane_auth::{
+    Authenticator, BootstrapToken, ChainJudge, ClientChain, Credentials, UserInfo, Verdict,
+};
 use polyplane_controllers::Reconcilers;
 use polyplane_fairness::{PlaneMeter, VirtualTime};
 use polyplane_ownership::{self as ownership, Member, Unavailable, ViewNumber, WakeError};
@@ -28,7 +30,7 @@ use polyplane_server::{
 };
 use polyplane_storage::Health;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 
@@ -332,11 +334,11 @@ impl PlaneRecord for BackendRecord {
     fn bootstrapper<'a>(
         &'a self,
         token: &'a BootstrapToken,
-        now: SystemTime,
+        credentials: &'a Credentials<'a>,
         deadline: tokio::time::Instant,
     ) -> BoxFuture<'a, Result<Option<Arc<UserInfo>>, NotJudged>> {
         let (shared, located) = (&self.shared, &*self.located);
-        Box::pin(shared.user_of_bootstrap_token(located, token, (now, deadline)))
+        Box::pin(shared.user_of_bootstrap_token(located, token, credentials, deadline))
     }
 
     fn token_reviewer(&self) -> Option<Arc<dyn Authenticator>> {

@@ -113,7 +113,8 @@ impl Pipeline<'_> {
         now: SystemTime,
         deadline: Instant,
     ) -> Result<Judged, Refusal> {
-        match record.bootstrapper(token, now, deadline).await {
+        let credentials = self.credentials(now);
+        match record.bootstrapper(token, &credentials, deadline).await {
             Ok(Some(user)) => Ok(Judged::User(user)),
             Ok(None) => Ok(Judged::Nobody),
             Err(NotJudged::TooManyWakes) => Err(Refusal::unsettled(too_many())),

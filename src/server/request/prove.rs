@@ -467,7 +467,7 @@ impl Pipeline<'_> {
         Ok(())
     }
 
-    fn credentials(&self, now: SystemTime) -> Credentials<'_> {
+    pub(crate) fn credentials(&self, now: SystemTime) -> Credentials<'_> {
         Credentials {
             bearer: self.bearer(),
             chain: self.caller.connection.chain(),
@@ -571,7 +571,7 @@ pub(crate) async fn is_still_proven(
     };
     if let Some(token) = bootstrap_token(record, credentials) {
         let deadline = tokio::time::Instant::now() + PROOF_TIME_MAX;
-        let judged = record.bootstrapper(&token, credentials.now, deadline);
+        let judged = record.bootstrapper(&token, credentials, deadline);
         if matches!(judged.await, Ok(Some(_))) {
             return true;
         }

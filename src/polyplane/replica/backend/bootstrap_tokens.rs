@@ -2,13 +2,12 @@
 
 use super::{BackendState, TenantApi};
 use crate::replica::plane_directory::LocatedPlane;
-use polyplane_auth::{BootstrapToken, UserInfo};
+use polyplane_auth::{BootstrapToken, Credentials, UserInfo};
 use polyplane_ownership::ROOT;
 use polyplane_plane::NotAnswerable;
 use polyplane_registry::tokens::{Bootstrapper, bootstrapper};
 use polyplane_server::{LocateError, NotJudged};
 use std::sync::Arc;
-use std::time::SystemTime;
 use tokio::time::Instant;
 
 impl BackendState {
@@ -21,10 +20,12 @@ impl BackendState {
         self: &Arc<Self>,
         located: &LocatedPlane,
         token: &BootstrapToken,
-        (now, deadline): (SystemTime, Instant),
+        credentials: &Credentials<'_>,
+        deadline: Instant,
     ) -> Result<Option<Arc<UserInfo>>, NotJudged> {
         let late = |_| NotJudged::Plane(LocateError::Unavailable);
-        let waking = tokio::time::timeout_at(deadline, self.awake_for_stranger(located));
+        let waking = self.awake_for_stranger(located, credentials.source);
+        let waking = tokio::time::timeout_at(deadline, waking);
         let api = waking.await.map_err(late)??;
         let plane = &api.tenant.plane;
         plane.answerable(deadline).await.map_err(|why| {
@@ -33,7 +34,7 @@ impl BackendState {
                 NotAnswerable::Deadline => LocateError::Unavailable,
             })
         })?;
-        let found = bootstrapper(&plane.snapshot(), token, now);
+        let found = bootstrapper(&plane.snapshot(), token, credentials.now);
         let found = found.and_then(|found| match self.is_revoked(located, &found) {
             true => Err("it was revoked"),
             false => Ok(found.user),
@@ -49,6 +50,7 @@ impl BackendState {
     async fn awake_for_stranger(
         self: &Arc<Self>,
         located: &LocatedPlane,
+        source: usize,
     ) -> Result<Arc<TenantApi>, NotJudged> {
         if let Some(api) = located.awake_unused(&self.directory) {
             return Ok(api);
@@ -57,7 +59,7 @@ impl BackendState {
         if let Some(api) = located.awake_unused(&self.directory) {
             return Ok(api);
         }
-        if !self.unproven_wakes.take(&located.unproven_wakes) {
+        if !self.unproven_wakes.take(source, &located.unproven_wakes) {
             return Err(NotJudged::TooManyWakes);
         }
         self.wake(located).await.map_err(NotJudged::Plane)

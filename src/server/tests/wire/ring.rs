@@ -8,7 +8,6 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::SystemTime;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -17,8 +16,8 @@ use parking_lot::Mutex;
 use polyplane_apimachinery::schema::Schemas;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_auth::{
-    Authenticator, BootstrapToken, ChainJudge, ClientCa, SYSTEM_MASTERS, StaticToken, StaticTokens,
-    UserInfo, Verdict,
+    Authenticator, BootstrapToken, ChainJudge, ClientCa, Credentials, SYSTEM_MASTERS, StaticToken,
+    StaticTokens, UserInfo, Verdict,
 };
 use polyplane_fairness::PlaneMeter;
 use polyplane_ownership::{PeerHandler, PeerMessage, PeerReply, PeerRequest};
@@ -194,7 +193,7 @@ impl PlaneRecord for Handle {
     fn bootstrapper<'a>(
         &'a self,
         token: &'a BootstrapToken,
-        _: SystemTime,
+        _: &'a Credentials<'a>,
         _: tokio::time::Instant,
     ) -> BoxFuture<'a, Result<Option<Arc<UserInfo>>, NotJudged>> {
         self.0.world.judged.lock().push(self.0.index);
