@@ -91,11 +91,11 @@ pub fn settle(schemas: &Schemas, schema: &mut Value) {
         return;
     }
     // Once for all defaults: what is below one may be below a hundred others.
-    let Ok(structural) = Structural::parse(schema) else {
+    let Ok(structural) = Structural::parse_object(schema) else {
         return;
     };
     let custom = Custom::new(&structural, schemas, metadata_of(schemas));
-    settle_below(&custom, structural.root(), schema, 0);
+    settle_below(&custom, structural.root(), schema);
 }
 
 /// Returns whether a default in a schema may hold objects with metadata.
@@ -116,7 +116,7 @@ fn has_object_default(schema: &Value, depth: usize) -> bool {
 
 /// Settles the defaults of a schema and of those below it. It stands at `place` of the parsed one, whose depth has a
 /// limit.
-fn settle_below(custom: &Custom<'_>, place: SchemaNode<'_>, schema: &mut Value, depth: usize) {
+fn settle_below(custom: &Custom<'_>, place: SchemaNode<'_>, schema: &mut Value) {
     let default = &schema["default"];
     if default.as_object().is_some() || default.as_array().is_some() {
         let mut default = default.clone();
@@ -125,16 +125,16 @@ fn settle_below(custom: &Custom<'_>, place: SchemaNode<'_>, schema: &mut Value, 
             schema.set(&["default"], default);
         }
     }
-    let is_embedded = place.is_embedded() || depth == 0;
+    let is_embedded = place.is_embedded();
     if let (Some(inner), Some(items)) = (place.item(), schema.get_mut("items")) {
-        settle_below(custom, inner, items, depth + 1);
+        settle_below(custom, inner, items);
     }
     if let Some(Value::Object(properties)) = schema.get_mut("properties") {
         for (name, property) in properties.iter_mut() {
             // A default inside the metadata of an object is checked in a copy.
             let is_meta = is_embedded && META_FIELDS.contains(&name);
             if let Some(inner) = place.child(name).filter(|_| !is_meta) {
-                settle_below(custom, inner, property, depth + 1);
+                settle_below(custom, inner, property);
             }
         }
     }
@@ -248,7 +248,7 @@ impl<'v> Walk<'v> {
         let mut default = default.clone();
         let is_sound = match place.in_meta {
             true => self.is_good_metadata(&default, place, path),
-            false => self.has_good_metadata(schema, &mut default, path),
+            false => self.has_good_metadata(schema, &mut default, place, path),
         };
         if !is_sound {
             return Ok(());
@@ -277,7 +277,7 @@ impl<'v> Walk<'v> {
 
     /// Checks a part of the kind or metadata of an embedded object in an object that has no other.
     fn is_good_metadata(&mut self, default: &Value, place: Place<'_>, path: &Path<'_>) -> bool {
-        let Ok(structural) = Structural::parse(place.object) else {
+        let Ok(structural) = Structural::parse_object(place.object) else {
             return true;
         };
         let steps = self.steps[place.above..].iter().rev();
@@ -308,11 +308,21 @@ impl<'v> Walk<'v> {
         false
     }
 
-    /// Checks that a default has no unknown members, and the kinds and metadata of embedded objects
-    /// in it, which it brings into canonical form.
-    fn has_good_metadata(&mut self, schema: &Value, default: &mut Value, path: &Path<'_>) -> bool {
+    /// Checks that a default has no unknown members, and the kinds and metadata of the objects in it, of which it
+    /// may be one. It brings them into canonical form.
+    fn has_good_metadata(
+        &mut self,
+        schema: &Value,
+        default: &mut Value,
+        place: Place<'_>,
+        path: &Path<'_>,
+    ) -> bool {
+        let structural = match place.is_root {
+            true => Structural::parse_object(schema),
+            false => Structural::parse(schema),
+        };
         // Which members a schema has is not known if its types are not.
-        let Ok(structural) = Structural::parse(schema) else {
+        let Ok(structural) = structural else {
             return true;
         };
         let is_known = self.unknown == UnknownMembers::Kept || {

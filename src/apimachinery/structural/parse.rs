@@ -65,6 +65,19 @@ impl Structural {
             nodes: parser.nodes,
         })
     }
+
+    /// Parses the `openAPIV3Schema` of an object that has kind and metadata, as that of a whole definition
+    /// describes, whether or not it says so.
+    ///
+    /// # Errors
+    /// See [`Self::parse`].
+    pub fn parse_object(schema: &Value) -> Result<Self, StructuralError> {
+        let mut parsed = Self::parse(schema)?;
+        if let Some(root) = parsed.nodes.last_mut() {
+            root.flags.is_embedded = true;
+        }
+        Ok(parsed)
+    }
 }
 
 struct Parser<'v> {

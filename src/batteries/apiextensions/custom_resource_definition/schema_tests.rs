@@ -328,6 +328,44 @@ fn a_default_of_integers_or_texts_is_checked_by_its_junctors_alone() {
     }
 }
 
+/// The whole object has a kind and metadata, whether or not its schema says so.
+#[test]
+fn a_default_at_the_root_must_be_an_object_with_kind_and_sound_metadata() {
+    let found = |default: Value| {
+        let properties = json!({"spec": {"type": "object"}});
+        let root = json!({"type": "object", "default": default, "properties": properties});
+        ours(&defaults_of(&root))
+    };
+    let missing = [
+        "default.apiVersion: Required value",
+        "default.kind: Required value",
+    ];
+    assert_eq!(found(json!({})), missing);
+    assert_eq!(found(json!({"spec": {}})), missing);
+    let object = |kind: &str, name: &str| {
+        let metadata = json!({"name": (name.to_owned())});
+        json!({"apiVersion": "v1", "kind": (kind.to_owned()), "metadata": metadata})
+    };
+    assert!(found(object("Widget", "a")).is_empty());
+    for (kind, name, field) in [
+        ("", "a", "default.kind: Invalid value"),
+        ("Widget", "a/b", "default.metadata.name: Invalid value"),
+    ] {
+        let found = found(object(kind, name));
+        assert!(
+            found.len() == 1 && found[0].starts_with(field),
+            "{field}: {found:?}"
+        );
+    }
+    let mut unknown = object("Widget", "a");
+    unknown.set(&["colour"], "red");
+    let found = found(unknown);
+    assert!(
+        found.len() == 1 && found[0].ends_with("must not have unknown fields"),
+        "{found:?}"
+    );
+}
+
 #[test]
 fn defaults_in_all_places_lose_what_metadata_does_not_have() {
     let embedded = json!({
@@ -348,6 +386,12 @@ fn defaults_in_all_places_lose_what_metadata_does_not_have() {
             "properties": {"one": (holder(metadata)), "list": list},
         });
         json!({"type": "object", "properties": {"spec": spec}})
+    };
+    let schema = |metadata: Value| {
+        let mut schema = schema(metadata.clone());
+        let whole = json!({"apiVersion": "v1", "kind": "A", "metadata": metadata});
+        schema.set(&["default"], whole);
+        schema
     };
     let mut sent = schema(json!({"name": "a", "colour": "red"}));
     defaults::settle(&schemas(), &mut sent);
