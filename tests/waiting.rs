@@ -305,7 +305,7 @@ async fn a_replica_whose_store_hangs_ends_within_its_grace() -> Result<()> {
     let etcd = Cluster::start(1, &[], &[]).await?;
     let folder = tempfile::tempdir()?;
     let grace = GRACE.as_secs().to_string();
-    let options = ["--grace", &grace];
+    let options = ["--grace", &grace, "--drain-notice", "1"];
     let mut replica = Replica::start_with("held", folder.path(), &etcd.url(), &options)?;
     replica
         .until("/readyz", |reply| reply.status == 200)

@@ -248,7 +248,7 @@ pub struct ServeOptions {
     )]
     pub grace: u64,
     /// Seconds for which a stopping replica keeps serving at least, so that load balancers notice
-    /// that it is not ready.
+    /// that it is not ready. At most --grace without its last six seconds.
     #[arg(
         long,
         value_name = "SECONDS",

@@ -27,7 +27,7 @@ use crate::replica::{Replica, ReplicaParts};
 use crate::serve::waiting_server::WaitingServer;
 use crate::store;
 use crate::store::wait::StoreWait;
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, ensure};
 use polyplane_admission::AdmissionConfig;
 use polyplane_audit::Auditor;
 use polyplane_auth::RootSecret;
@@ -67,6 +67,11 @@ pub fn run(options: ServeOptions, release: Arc<Release>) -> anyhow::Result<()> {
 
 async fn serve(options: ServeOptions, release: Arc<Release>) -> anyhow::Result<()> {
     let began = Instant::now();
+    let times = Times {
+        grace: Duration::from_secs(options.grace),
+        notice: Duration::from_secs(options.drain_notice),
+    };
+    let times = times.checked()?;
     let mut signals = Signals::new()?;
     let prepared = tokio::select! {
         // `signals` first: a replica that does not serve yet holds nothing and may exit at once.
@@ -87,10 +92,6 @@ async fn serve(options: ServeOptions, release: Arc<Release>) -> anyhow::Result<(
         millis = began.elapsed().as_millis(),
         "serving"
     );
-    let times = Times {
-        grace: Duration::from_secs(options.grace),
-        notice: Duration::from_secs(options.drain_notice),
-    };
     let handover = started.waiting.take().map(WaitingServer::stop);
     let handover = handover.map(tokio::spawn);
     finish(started.replica, signals, times).await;
@@ -311,6 +312,27 @@ struct Times {
     notice: Duration,
 }
 
+impl Times {
+    /// Returns the times if they fit together.
+    ///
+    /// # Errors
+    /// Returns an error if the replica would still serve when its last steps have to begin, because the
+    /// process would then exit after its grace, or be killed before.
+    fn checked(self) -> anyhow::Result<Self> {
+        let longest = self.grace.saturating_sub(LAST);
+        ensure!(
+            self.notice <= longest,
+            "--drain-notice: {} s do not fit into a --grace of {} s, of which the last {} are for requests in \
+             flight; give at most {}, or a longer --grace",
+            self.notice.as_secs(),
+            self.grace.as_secs(),
+            LAST.as_secs(),
+            longest.as_secs()
+        );
+        Ok(self)
+    }
+}
+
 /// Serves until a signal or `/drain`, hands the planes over, and stops.
 async fn finish(replica: Replica, mut signals: Signals, times: Times) {
     let stop = replica.stop_handle();
@@ -434,5 +456,33 @@ fn write_kubeconfig(certs: &Path, endpoint: &str, pki: &Pki) {
     };
     if let Err(error) = config.write(&path) {
         tracing::warn!("cannot write {}: {error:#}", path.display());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_notice_that_leaves_no_time_for_the_last_requests_is_refused() {
+        let checked = |grace: u64, notice: u64| {
+            let [grace, notice] = [grace, notice].map(Duration::from_secs);
+            Times { grace, notice }.checked()
+        };
+        // The flags' defaults, the chart's, the limit, and a replica that hands nothing over.
+        for (grace, notice) in [(25, 3), (25, 6), (25, 19), (7, 1), (6, 0), (0, 0)] {
+            assert!(checked(grace, notice).is_ok(), "{grace} {notice}");
+        }
+        for (grace, notice, longest) in [(25, 20, 19), (7, 3, 1), (6, 3, 0), (0, 1, 0)] {
+            let error = checked(grace, notice).err().map(|error| error.to_string());
+            let text = error.unwrap_or_default();
+            for words in [
+                format!("--drain-notice: {notice} s"),
+                format!("--grace of {grace} s"),
+                format!("at most {longest},"),
+            ] {
+                assert!(text.contains(&words), "{words}: {text}");
+            }
+        }
     }
 }

@@ -74,7 +74,10 @@ fn rings(add: Add<'_>) {
     add(
         "own time to end",
         &[],
-        json!({"server": {"graceSeconds": 20}, "terminationGracePeriodSeconds": 45}),
+        json!({
+            "server": {"graceSeconds": 20, "drainNoticeSeconds": 14},
+            "terminationGracePeriodSeconds": 45,
+        }),
     );
     add(
         "no budget, no spread, no zone",

@@ -153,7 +153,15 @@ fn contradictions() -> Vec<(Value, &'static [&'static str])> {
         ),
         (
             json!({"server": {"graceSeconds": 7, "drainNoticeSeconds": 7}}),
-            &["drainNoticeSeconds (7)", "graceSeconds (7)"],
+            &["drainNoticeSeconds (7)", "graceSeconds (7)", "at most 1,"],
+        ),
+        (
+            json!({"server": {"drainNoticeSeconds": 20}}),
+            &[
+                "drainNoticeSeconds (20)",
+                "graceSeconds (25)",
+                "at most 19,",
+            ],
         ),
         (json!({"rollingUpdate": {"maxSurge": 0}}), &["are both 0"]),
         (

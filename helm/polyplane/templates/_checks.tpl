@@ -23,8 +23,9 @@
 {{- if le (int (include "polyplane.terminationGrace" .)) (int $values.server.graceSeconds) }}
 {{- fail (printf "\n\nterminationGracePeriodSeconds (%s) must be above server.graceSeconds (%d), or replicas are killed while they hand planes over; null fits it to the grace\n" (include "polyplane.terminationGrace" .) (int $values.server.graceSeconds)) }}
 {{- end }}
-{{- if ge (int $values.server.drainNoticeSeconds) (int $values.server.graceSeconds) }}
-{{- fail (printf "\n\nserver.drainNoticeSeconds (%d) must be below server.graceSeconds (%d): it is part of it\n" (int $values.server.drainNoticeSeconds) (int $values.server.graceSeconds)) }}
+{{- $longestNotice := sub (int $values.server.graceSeconds) 6 | int }}
+{{- if gt (int $values.server.drainNoticeSeconds) $longestNotice }}
+{{- fail (printf "\n\nserver.drainNoticeSeconds (%d) does not fit into server.graceSeconds (%d), of which the last six are for requests in flight; give at most %d, or a longer grace\n" (int $values.server.drainNoticeSeconds) (int $values.server.graceSeconds) $longestNotice) }}
 {{- end }}
 {{- if and (has (toString $values.rollingUpdate.maxUnavailable) (list "0" "0%")) (has (toString $values.rollingUpdate.maxSurge) (list "0" "0%")) }}
 {{- fail "\n\nrollingUpdate.maxUnavailable and rollingUpdate.maxSurge are both 0; no update could ever go on\n" }}
