@@ -92,7 +92,8 @@ pub struct LimitOptions {
     )]
     pub connections_max: usize,
     /// Connections that have not shown a valid credential, at most, beside --connections-max.
-    /// Health checks are among them. When one more is opened, the oldest one is closed.
+    /// Health checks are among them. When one more is opened, the oldest one is closed. Each may take
+    /// 128 KiB of memory for an unfinished request, beside --memory-budget.
     #[arg(
         long,
         value_name = "NUMBER",

@@ -210,7 +210,8 @@ async fn a_head_beyond_the_limit_of_its_protocol_gets_431() {
     for (protocol, count, value, status) in [
         (Protocol::Http1, 1000, &short, taken),
         (Protocol::Http1, 1100, &short, refused),
-        (Protocol::Http1, 300, &long, taken),
+        (Protocol::Http1, 100, &long, taken),
+        (Protocol::Http1, 200, &long, refused),
         (Protocol::Http2, 1100, &short, taken),
         (Protocol::Http2, 200, &long, taken),
         (Protocol::Http2, 300, &long, refused),
@@ -221,4 +222,22 @@ async fn a_head_beyond_the_limit_of_its_protocol_gets_431() {
         let sent = format!("{count} of {} bytes with {protocol:?}", value.len());
         assert_eq!(answer.status(), status, "{sent}");
     }
+}
+
+/// Until then the server keeps what has arrived of the head.
+#[tokio::test]
+async fn a_head_over_http1_that_does_not_end_gets_431_after_128_kib() {
+    let server = start().await;
+    let mut stream = connect(server.address, &server.pki, Protocol::Http1, None).await;
+    let mut head = b"GET /version HTTP/1.1\r\nHost: localhost\r\nX-Padding: ".to_vec();
+    // No more than that: bytes that the server does not read would reset the connection before its answer is read.
+    head.resize(128 << 10, b'x');
+    stream.write_all(&head).await.expect("sent");
+    stream.flush().await.expect("flushed");
+    let mut status = [0; 12];
+    let reading = stream.read_exact(&mut status);
+    let read = tokio::time::timeout(Duration::from_secs(20), reading).await;
+    let read = read.expect("the server does not wait for the rest");
+    read.expect("an answer");
+    assert_eq!(&status, b"HTTP/1.1 431");
 }
