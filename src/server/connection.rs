@@ -8,6 +8,7 @@ pub(crate) mod cost;
 pub(crate) mod counted_body;
 pub(crate) mod goaway;
 mod heads;
+mod held_window;
 pub(crate) mod open_connections;
 mod plain_http;
 pub(crate) mod requests;
@@ -45,6 +46,7 @@ use crate::connection::cost::ConnectionCost;
 use crate::connection::counted_body::Sent;
 use crate::connection::goaway::close_if_stopping;
 use crate::connection::heads::{about_server, refused_head};
+use crate::connection::held_window::HeldWindow;
 use crate::connection::open_connections::{Closing, Lifetime, OpenConnection};
 use crate::connection::requests::{Requests, answer_of_next};
 use crate::connection::reset_delay::DelayedReset;
@@ -68,7 +70,7 @@ use std::time::Duration;
 /// would cost memory per stream; less would make uploads wait for round trips.
 const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
 /// Bytes of request bodies that a client may send on all streams of one connection before the
-/// server reads them. More would cost memory per connection.
+/// server reads them, once a request of it was proven. More would cost memory per connection.
 const CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
 /// Bytes of answers that one stream may buffer. Less would make the source of a large answer wait
 /// for each round trip.
@@ -184,6 +186,13 @@ impl Connection {
     /// Returns whether no request of the client's own connection has been proven.
     fn has_proven_nobody(&self) -> bool {
         self.open().is_some_and(|open| !open.is_proven())
+    }
+
+    /// Gives the client room again, because these bytes of a body were read.
+    pub(crate) fn return_room(&self, bytes: usize) {
+        if let Some(open) = self.open() {
+            open.return_room(bytes);
+        }
     }
 
     /// Notes whether a proof has failed.
@@ -397,12 +406,12 @@ enum Broken {
 
 async fn serve_h2(
     state: &Arc<ServerState>,
-    open: &OpenConnection,
+    open: &Arc<OpenConnection>,
     caller: Arc<Caller>,
     stream: TlsStream<TcpStream>,
 ) -> Result<(), Broken> {
     let (stream, flusher) = coalesce(stream);
-    let stream = LimitedFrames::new(stream, open.flooding());
+    let stream = LimitedFrames::new(HeldWindow::new(stream, open), open);
     let under_way = Seats::new(usize::MAX);
     let service = {
         let (state, under_way) = (Arc::clone(state), Arc::clone(&under_way));

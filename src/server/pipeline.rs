@@ -112,7 +112,8 @@ pub(crate) async fn serve(
     }
     // Before the reply, because some clients lose a reply that arrives before they have sent their
     // body.
-    discard_unread(&state, &parts, &mut body, &mut reply, &charge).await;
+    let connection = &caller.connection;
+    discard_unread(&state, connection, &parts, &mut body, &mut reply, &charge).await;
     finish(&parts.method, audit_id, reply)
 }
 

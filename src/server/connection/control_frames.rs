@@ -2,8 +2,8 @@
 //! settings, pings, priorities, resets, window updates, and frames of unknown types.
 //!
 //! The library bounds what it must keep, resets of streams that have not begun, continuations of a head, and small
-//! pieces of bodies. It takes as many of the others as a client sends, and carries out settings once for each open
-//! stream. A connection therefore has a budget of such frames. Requests, answers and time add to it, because clients
+//! pieces of bodies, of which it keeps thousands: while a connection has proven nobody, those are limited here too. The
+//! library takes as many of the others as a client sends, and carries out settings once for each open stream. A connection therefore has a budget of such frames. Requests, answers and time add to it, because clients
 //! need a few frames for each request, acknowledge what they read, and try whether the server is still there. A client
 //! that has used up the budget loses the connection, which counts as flooding. So does one that the library ends
 //! ([`is_flood`]).
@@ -18,6 +18,8 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
+use crate::connection::open_connections::OpenConnection;
+
 /// The budget of a new connection, and the most that time adds to one that has none left. With less, a client could not
 /// acknowledge at once what it has received over some time; with more, a new connection would cost the server more than
 /// its handshake does.
@@ -29,6 +31,13 @@ const FRAMES_PER_REQUEST: u64 = 8;
 /// The bytes sent that add one frame. Clients acknowledge a piece of a body at most twice, for its stream and for the
 /// connection, and Go's only every 4 KiB; events of watches rarely have less than 128 bytes.
 const SENT_BYTES_PER_FRAME: u64 = 64;
+/// What a piece of a body of fewer than [`SMALL_DATA_BYTES`] takes while the connection has proven nobody. The library
+/// keeps some hundred bytes for each piece until somebody reads it. With less, a stranger could fill the room for bodies
+/// with single bytes, and megabytes with what is kept for them; with more, clients that begin with a thousand small
+/// requests would lose their connection.
+const SMALL_DATA_COST: u64 = 16;
+/// The size of a piece that takes no more memory than twice its bytes.
+const SMALL_DATA_BYTES: usize = 256;
 /// What settings take from the budget, because they are carried out for each open stream. Clients send them when
 /// they connect, and a few times while they adapt their windows.
 const SETTINGS_COST: u64 = 64;
@@ -53,17 +62,19 @@ struct TooManyFrames;
 pub(crate) struct LimitedFrames<S> {
     stream: S,
     budget: FrameBudget,
+    open: Arc<OpenConnection>,
     /// Counts the connection once its client has sent too many frames; `None` after that.
     flooding: Option<Arc<AtomicU64>>,
 }
 
 impl<S> LimitedFrames<S> {
     /// Limits the frames of a new connection.
-    pub(crate) fn new(stream: S, flooding: Arc<AtomicU64>) -> Self {
+    pub(crate) fn new(stream: S, open: &Arc<OpenConnection>) -> Self {
         Self {
             stream,
             budget: FrameBudget::new(),
-            flooding: Some(flooding),
+            open: Arc::clone(open),
+            flooding: Some(open.flooding()),
         }
     }
 }
@@ -81,6 +92,8 @@ pub(crate) fn is_flood(error: &hyper::Error) -> bool {
 /// The frames that a client may send, and its place in the stream of frames.
 struct FrameBudget {
     left: u64,
+    /// True while the connection has proven nobody.
+    is_strange: bool,
     /// The bytes sent that have not added a frame yet.
     sent_bytes: u64,
     /// The time up to which time has been added.
@@ -96,6 +109,7 @@ impl FrameBudget {
     fn new() -> Self {
         Self {
             left: FRAMES_AT_ONCE_MAX,
+            is_strange: false,
             sent_bytes: 0,
             refilled: Instant::now(),
             skipped: PREFACE_BYTES,
@@ -121,15 +135,16 @@ impl FrameBudget {
                 let length = [high, middle, low].map(usize::from);
                 self.skipped = length.iter().fold(0, |length, byte| (length << 8) | byte);
                 self.head_len = 0;
-                taken = taken.and(self.take(kind));
+                taken = taken.and(self.take(kind, self.skipped));
             }
         }
         taken
     }
 
-    /// Takes what a frame costs.
-    fn take(&mut self, kind: u8) -> Result<(), TooManyFrames> {
+    /// Takes what a frame with a payload of `length` bytes costs.
+    fn take(&mut self, kind: u8, length: usize) -> Result<(), TooManyFrames> {
         let cost = match kind {
+            DATA if self.is_strange && (1..SMALL_DATA_BYTES).contains(&length) => SMALL_DATA_COST,
             DATA | CONTINUATION => 0,
             HEADERS => {
                 self.left = self.left.saturating_add(FRAMES_PER_REQUEST);
@@ -173,6 +188,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for LimitedFrames<S> {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
+        self.budget.is_strange = !self.open.is_proven();
         let received = self.budget.received(&buffer.filled()[before..]);
         if received.is_err()
             && let Some(flooding) = self.flooding.take()
@@ -223,6 +239,7 @@ mod tests {
     use tokio::time::advance;
 
     use super::*;
+    use crate::connection::open_connections::OpenConnections;
 
     const PING: u8 = 6;
 
@@ -294,11 +311,23 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_stranger_sends_few_small_pieces_of_bodies() {
+        let mut strange = connected();
+        strange.is_strange = true;
+        let limit = FRAMES_AT_ONCE_MAX / SMALL_DATA_COST;
+        assert_eq!(taken(&mut strange, DATA, u64::MAX), limit);
+        let large = frame(DATA, 256);
+        let all_taken = (0..FRAMES_AT_ONCE_MAX).all(|_| strange.received(&large).is_ok());
+        assert!(all_taken, "larger pieces take room for bodies alone");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_connection_with_too_many_frames_is_counted_once() {
         let pings = frame(PING, 8).repeat(10);
         let (mut client, server) = tokio::io::duplex(pings.len());
-        let flooding = Arc::<AtomicU64>::default();
-        let mut limited = LimitedFrames::new(server, Arc::clone(&flooding));
+        let open = Arc::new(OpenConnections::new(1, 1).accept());
+        let flooding = open.flooding();
+        let mut limited = LimitedFrames::new(server, &open);
         let mut buffer = vec![0; pings.len()];
         client
             .write_all(&[0; PREFACE_BYTES])

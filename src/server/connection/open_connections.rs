@@ -12,10 +12,12 @@
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::task::Waker;
 use std::time::Duration;
 
+use futures_util::task::AtomicWaker;
 use parking_lot::Mutex;
 use polyplane_fairness::{Connected, PlaneMeter, TIMES_FREE};
 use tokio::sync::Notify;
@@ -34,6 +36,9 @@ use crate::watch::packed::Packs;
 /// Longest time between the graceful close of a connection and its abort. Without it a client that
 /// never reads would keep its connection.
 const LEAVING_TIME_MAX: Duration = Duration::from_secs(5);
+/// Bytes of a stranger's bodies that are read before the client gets their room back. With less, there would be a frame
+/// for each few bytes; with more, the client would wait with the room of a whole frame free.
+const RETURNED_BYTES_MIN: u32 = 16 * 1024;
 
 /// All connections of clients.
 #[derive(Debug)]
@@ -69,6 +74,10 @@ pub(crate) struct OpenConnection {
     /// Set by the first request that proves its client. The connection counts in the share of the plane that
     /// this request was for, unless that is the root.
     proven: OnceLock<(Seat, Option<Connected>)>,
+    /// The bytes of bodies that were read while it was unproven, and whose room the client does not have back.
+    read: AtomicU32,
+    /// The task that gives the client room for bodies.
+    room_waker: AtomicWaker,
     requests: Arc<Requests>,
 }
 
@@ -107,6 +116,8 @@ impl OpenConnections {
             number,
             accepted: Instant::now(),
             proven: OnceLock::new(),
+            read: AtomicU32::new(0),
+            room_waker: AtomicWaker::new(),
             requests: Arc::default(),
         }
     }
@@ -204,6 +215,33 @@ impl OpenConnection {
     fn take_seat(&self, seat: Seat, share: Option<Connected>) {
         if self.proven.set((seat, share)).is_ok() {
             self.all.unproven.lock().open.remove(&self.number);
+            self.room_waker.wake();
+        }
+    }
+
+    /// Returns how much of the room for bodies that is held back the client may have now. This task is woken when that
+    /// may be more.
+    pub(crate) fn room(&self, held: u32, task: &Waker) -> u32 {
+        // First, so that no wake-up is missed.
+        self.room_waker.register(task);
+        if self.is_proven() {
+            return held;
+        }
+        if self.read.load(Ordering::Relaxed) < RETURNED_BYTES_MIN {
+            return 0;
+        }
+        self.read.swap(0, Ordering::Relaxed).min(held)
+    }
+
+    /// Gives the client back the room of bytes of a body that were read. A connection that is proven has all room.
+    pub(crate) fn return_room(&self, bytes: usize) {
+        if self.is_proven() {
+            return;
+        }
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let before = self.read.fetch_add(bytes, Ordering::Relaxed);
+        if before.saturating_add(bytes) >= RETURNED_BYTES_MIN {
+            self.room_waker.wake();
         }
     }
 

@@ -11,6 +11,7 @@ use polyplane_apimachinery::status::ApiError;
 use tokio::time::timeout;
 
 use crate::answer::respond::{Refusal, RepliedTo, Reply};
+use crate::connection::Connection;
 use crate::pipeline::Pipeline;
 use crate::request::budget::{Exhausted, Reservation};
 use crate::request::charge::Charge;
@@ -49,6 +50,7 @@ impl RequestBody {
 /// Reads a body that no stage has read to its end, within limits. Marks the reply if there is more of it.
 pub(crate) async fn discard_unread(
     state: &ServerState,
+    connection: &Connection,
     parts: &Parts,
     body: &mut RequestBody,
     reply: &mut Reply,
@@ -62,13 +64,14 @@ pub(crate) async fn discard_unread(
         // no stage has read the body.
         RequestBody::Coming(_) if parts.headers.contains_key(EXPECT) => true,
         RequestBody::Coming(rest) => {
+            let by = (connection, charge);
             let seat = match RepliedTo::of(reply) {
                 RepliedTo::Stranger => Some(state.metrics.discards.take()),
                 RepliedTo::Anybody => None,
             };
             // Without the limit, unproven clients could make the server read any number of bodies.
             !matches!(seat, Some(None))
-                && discard(rest, DISCARDED_BYTES_MAX, DISCARD_PATIENCE, charge).await
+                && discard(rest, DISCARDED_BYTES_MAX, DISCARD_PATIENCE, by).await
         }
     };
     if !is_whole {
@@ -114,7 +117,8 @@ impl Pipeline<'_> {
                 // The client of a body that is announced as longer would still be sending.
                 if !awaits_continue && coming.size_hint().lower() <= read_max as u64 {
                     let rest = read_max.saturating_sub(read);
-                    let is_whole = discard(coming, rest, OVERRUN_PATIENCE, self.charge).await;
+                    let by = (&*self.caller.connection, self.charge);
+                    let is_whole = discard(coming, rest, OVERRUN_PATIENCE, by).await;
                     // Otherwise `discard_unread` would read and wait again.
                     *self.body = match is_whole {
                         true => RequestBody::empty(),
@@ -208,7 +212,7 @@ async fn discard(
     body: &mut Inbound,
     bytes_max: usize,
     patience: Duration,
-    charge: &Charge<'_>,
+    (connection, charge): (&Connection, &Charge<'_>),
 ) -> bool {
     if body.is_end_stream() {
         return true;
@@ -218,6 +222,7 @@ async fn discard(
         while let Some(Ok(frame)) = body.frame().await {
             let length = frame.data_ref().map_or(0, Bytes::len);
             charge.receive(length);
+            connection.return_room(length);
             match left.checked_sub(length) {
                 Some(less) => left = less,
                 None => return false,

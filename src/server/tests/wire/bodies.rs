@@ -11,10 +11,12 @@ use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::Frame;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::client::{Client, PROTOCOLS, Protocol, connect};
-use crate::fake::start;
+use crate::client::{Body, Client, PROTOCOLS, Protocol, connect};
+use crate::fake::{UNDECIDED, start};
 
 const PODS: &str = "/api/v1/namespaces/ns/pods";
+/// Longer than any answer needs here, even on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 #[tokio::test]
 async fn a_body_above_the_limit_is_refused() {
@@ -236,8 +238,58 @@ async fn a_head_over_http1_that_does_not_end_gets_431_after_128_kib() {
     stream.flush().await.expect("flushed");
     let mut status = [0; 12];
     let reading = stream.read_exact(&mut status);
-    let read = tokio::time::timeout(Duration::from_secs(20), reading).await;
+    let read = tokio::time::timeout(PATIENCE, reading).await;
     let read = read.expect("the server does not wait for the rest");
     read.expect("an answer");
     assert_eq!(&status, b"HTTP/1.1 431");
+}
+
+/// Returns a body of pieces of 16 KiB, and how many of them the client has taken to send them.
+fn counted_pieces(pieces: usize) -> (Body, Arc<AtomicUsize>) {
+    let sent = Arc::new(AtomicUsize::new(0));
+    let taken = Arc::clone(&sent);
+    let pieces = stream::iter(0..pieces).map(move |_| {
+        taken.fetch_add(1, Ordering::SeqCst);
+        Ok(Frame::data(Bytes::from(vec![b' '; 16 << 10])))
+    });
+    (StreamBody::new(pieces).boxed_unsync(), sent)
+}
+
+/// No budget counts what arrives of a body before its request is proven.
+#[tokio::test]
+async fn a_client_of_http2_sends_64_kib_of_bodies_before_it_is_proven() {
+    const PIECES: usize = 64;
+    let server = start().await;
+    let mut client = Client::with(&server, Protocol::Http2, Some(UNDECIDED), None).await;
+    let (body, sent) = counted_pieces(PIECES);
+    let answering = tokio::spawn(async move {
+        let answer = client.open_with(Method::POST, PODS, &[], body).await;
+        answer.status()
+    });
+    while sent.load(Ordering::SeqCst) < 4 {
+        tokio::task::yield_now().await;
+    }
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    // The client takes one piece more than it has room for.
+    let before = sent.load(Ordering::SeqCst);
+    assert!(before <= 5, "{before} pieces");
+    server.gate.notify_one();
+    let status = tokio::time::timeout(PATIENCE, answering).await;
+    let status = status.expect("a proven client has more room");
+    assert_eq!(status.expect("no panic"), StatusCode::CREATED);
+    assert_eq!(sent.load(Ordering::SeqCst), PIECES);
+}
+
+/// Beyond the room that a stranger has at a time.
+#[tokio::test]
+async fn a_body_of_a_stranger_is_read_to_its_end_before_it_is_refused() {
+    const PIECES: usize = 12;
+    let server = start().await;
+    let mut stranger = Client::with(&server, Protocol::Http2, Some("nonsense"), None).await;
+    for _ in 0..3 {
+        let (body, sent) = counted_pieces(PIECES);
+        let answer = stranger.open_with(Method::POST, PODS, &[], body).await;
+        assert_eq!(answer.status(), StatusCode::UNAUTHORIZED);
+        assert_eq!(sent.load(Ordering::SeqCst), PIECES);
+    }
 }
