@@ -544,14 +544,13 @@ async fn serve_h1(
             }
         }
     }
-    let session = session.lock().take();
-    serve_upgraded(state, session).await;
+    serve_upgraded(state, &session).await;
     Ok(())
 }
 
 /// Serves a connection after its upgrade, if it was upgraded.
-async fn serve_upgraded(state: &ServerState, session: Option<Session>) {
-    let Some(session) = session else {
+async fn serve_upgraded(state: &ServerState, session: &Mutex<Option<Session>>) {
+    let Some(session) = session.lock().take() else {
         return;
     };
     tokio::select! {

@@ -3,10 +3,10 @@
 //!
 //! The library bounds what it must keep, resets of streams that have not begun, continuations of a head, and small
 //! pieces of bodies, of which it keeps thousands: while a connection has proven nobody, those are limited here too. The
-//! library takes as many of the others as a client sends, and carries out settings once for each open stream. A connection therefore has a budget of such frames. Requests, answers and time add to it, because clients
-//! need a few frames for each request, acknowledge what they read, and try whether the server is still there. A client
-//! that has used up the budget loses the connection, which counts as flooding. So does one that the library ends
-//! ([`is_flood`]).
+//! library takes as many of the others as a client sends, and carries out settings once for each open stream. A
+//! connection therefore has a budget of such frames. Requests, answers and time add to it, because clients need a few
+//! frames for each request, acknowledge what they read, and try whether the server is still there. A client that has
+//! used up the budget loses the connection, which counts as flooding. So does one that the library ends ([`is_flood`]).
 
 use std::error::Error as _;
 use std::io::{self, IoSlice};

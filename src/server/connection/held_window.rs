@@ -25,7 +25,8 @@ use crate::connection::open_connections::OpenConnection;
 const HEAD_BYTES: usize = 9;
 /// The length of a frame that gives room.
 const UPDATE_BYTES: usize = HEAD_BYTES + 4;
-/// What such a frame begins with (RFC 9113, 6.9): its length, its type, no flags, and the connection in place of a stream.
+/// What such a frame begins with (RFC 9113, 6.9): its length, its type, no flags, and no stream, because it is for the
+/// connection.
 const UPDATE_HEAD: [u8; HEAD_BYTES] = [0, 0, 4, 8, 0, 0, 0, 0, 0];
 
 /// A server's side of a connection that gives a stranger no more room than the protocol does.
