@@ -521,8 +521,12 @@ fn aggregated<'a>(
 
 /// Returns the SHA-512 in upper-case hexadecimal, as upstream tags documents.
 pub(crate) fn hash(document: &[u8]) -> String {
+    hexadecimal(&digest::digest(&digest::SHA512, document))
+}
+
+/// Returns a digest in upper-case hexadecimal.
+pub(crate) fn hexadecimal(digest: &digest::Digest) -> String {
     use std::fmt::Write as _;
-    let digest = digest::digest(&digest::SHA512, document);
     let mut text = String::with_capacity(128);
     for byte in digest.as_ref() {
         write!(text, "{byte:02X}").expect("a String takes all text");

@@ -11,7 +11,9 @@ mod custom;
 mod custom_operations;
 mod describe;
 mod model;
+mod node;
 mod operations;
+pub(crate) mod packed;
 mod prose;
 mod proto;
 mod ranges;
@@ -21,7 +23,6 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use bytes::Bytes;
 use http::header::{
     ACCEPT_ENCODING, ACCEPT_RANGES, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_RANGE, CONTENT_TYPE,
     ETAG, EXPIRES, LAST_MODIFIED, LOCATION, VARY,
@@ -32,16 +33,17 @@ use polyplane_descriptions::Descriptions;
 use polyplane_registry::answer::media_range;
 use polyplane_registry::{DocumentId, ServedGroup, ServedGroups, ServedVersion};
 
-use crate::answer::body::{Coding, ResponseBody, SliceStream, compressed};
+use crate::answer::body::{Coding, ResponseBody, SliceStream};
 use crate::answer::inflated::Inflated;
 use crate::answer::negotiate::takes_gzip_of_documents;
 use crate::answer::respond::{Refusal, Reply, bare, text};
-use crate::documents::discovery::hash;
 use crate::documents::openid::OpenIdDocument;
 use crate::documents::paths::PathRequest;
 use crate::documents::{DocumentCache, HeapSize, OPEN_API_HASHES_BYTES_MAX};
 use crate::request::charge::charged;
 use conditions::Verdict;
+use node::{Members, Node};
+use packed::{Document, Packer};
 use ranges::Requested;
 
 /// The definition of the answer to `/version`.
@@ -70,42 +72,6 @@ struct DocumentHash(String);
 impl HeapSize for DocumentHash {
     fn bytes(&self) -> usize {
         self.0.len() + HASH_ENTRY_BYTES
-    }
-}
-
-/// A document, compressed, and the hash of its plain form, or of another form of the document.
-pub(crate) struct Document {
-    media_type: &'static str,
-    hash: String,
-    gzip: Bytes,
-    /// Bytes of the plain form.
-    length: usize,
-    made: SystemTime,
-}
-
-impl HeapSize for Document {
-    fn bytes(&self) -> usize {
-        self.hash.len() + self.gzip.len()
-    }
-}
-
-impl Document {
-    fn new(media_type: &'static str, plain: &[u8]) -> Self {
-        Self::hashed(media_type, plain, hash(plain))
-    }
-
-    fn hashed(media_type: &'static str, plain: &[u8], hash: String) -> Self {
-        Self {
-            media_type,
-            hash,
-            gzip: compressed(plain),
-            length: plain.len(),
-            made: SystemTime::now(),
-        }
-    }
-
-    pub(crate) fn etag(&self) -> HeaderValue {
-        HeaderValue::try_from(format!("\"{}\"", self.hash)).expect("hexadecimal is ASCII")
     }
 }
 
@@ -199,31 +165,33 @@ impl<'t> Part<'t> {
         }
     }
 
-    fn make(self, table: &ServedGroups) -> Value {
+    fn make(self, table: &'t ServedGroups, descriptions: &'t Descriptions) -> Node<'t> {
         let schemas = &table.schemas;
-        match self {
+        let (of, items, custom) = match self {
             Part::Root(name) => {
-                write::version3(schemas, "", "", &[operations::of_root(name)], Map::new())
+                let items = vec![operations::of_root(name)];
+                (("", ""), items, Members::new())
             }
             Part::OpenId(document) => {
-                let items = [operations::of_open_id(document)];
-                write::version3(schemas, "", "", &items, Map::new())
+                let items = vec![operations::of_open_id(document)];
+                (("", ""), items, Members::new())
             }
             Part::Group(group) => {
-                let items = [operations::of_group(&group.name)];
-                write::version3(schemas, &group.name, "", &items, Map::new())
+                let items = vec![operations::of_group(&group.name)];
+                ((group.name.as_str(), ""), items, Members::new())
             }
             Part::Version(group, version) => {
                 let items = operations::of_version(table, &group.name, version);
-                let name = (group.name.as_str(), version.version.as_str());
+                let (group, name) = (group.name.as_str(), version.version.as_str());
                 let document = schema::openapi::Document::V3 {
-                    group: name.0,
-                    version: name.1,
+                    group,
+                    version: name,
                 };
-                let custom = custom::definitions(version, document);
-                write::version3(schemas, name.0, name.1, &items, custom)
+                let custom = custom::definitions(version, document, descriptions);
+                ((group, name), items, custom)
             }
-        }
+        };
+        write::version3(schemas, of, items, custom)
     }
 
     /// Returns the document as JSON.
@@ -234,7 +202,8 @@ impl<'t> Part<'t> {
     ) -> Arc<Document> {
         let id = self.content(table);
         documents.cache.get(id, || {
-            let made = Document::new(JSON, &json::to_vec(&self.make(table)));
+            let descriptions = Descriptions::shared();
+            let made = Packer::json(self.make(table, &descriptions)).finish(JSON);
             let known = documents.hashes.get(id, || DocumentHash(made.hash.clone()));
             debug_assert_eq!(known.0, made.hash, "one content has two documents");
             made
@@ -250,8 +219,11 @@ impl<'t> Part<'t> {
     ) -> Arc<Document> {
         let id = DocumentId::of(&("v3 as protobuf", self.content(table)));
         documents.cache.get(id, || {
-            let plain = proto::version3(&self.make(table));
-            Document::hashed(PROTOBUF_3, &plain, self.hash(table, documents))
+            // First, because it may have to make the JSON.
+            let hash = self.hash(table, documents);
+            let descriptions = Descriptions::shared();
+            let encoded = proto::version3(self.make(table, &descriptions));
+            Packer::pieces(encoded).finish_as(PROTOBUF_3, hash)
         })
     }
 
@@ -283,7 +255,7 @@ pub(crate) fn index(served: Served<'_>, documents: &OpenApiDocuments) -> Arc<Doc
             paths.insert(name, json!({"serverRelativeURL": (url)}));
         }
         let index = json!({"paths": (Value::Object(paths))});
-        Document::new(INDEX, &json::to_vec(&index))
+        Packer::json(Node::Value(index)).finish(INDEX)
     })
 }
 
@@ -291,16 +263,19 @@ pub(crate) fn index(served: Served<'_>, documents: &OpenApiDocuments) -> Arc<Doc
 fn whole(served: Served<'_>, documents: &OpenApiDocuments, form: Form) -> Arc<Document> {
     let of = (served.issues_tokens, served.table.content);
     let id = DocumentId::of(&("v2", form.media_types(), of));
-    documents.cache.get(id, || match form {
-        Form::Protobuf2 => Document::new(PROTOBUF_2, &proto::version2(&everything(served))),
-        Form::Json | Form::Protobuf3 => Document::new(JSON, &json::to_vec(&everything(served))),
+    documents.cache.get(id, || {
+        let descriptions = Descriptions::shared();
+        let everything = everything(served, &descriptions);
+        match form {
+            Form::Protobuf2 => Packer::pieces(proto::version2(everything)).finish(PROTOBUF_2),
+            Form::Json | Form::Protobuf3 => Packer::json(everything).finish(JSON),
+        }
     })
 }
 
-/// Returns the document of version 2 as JSON.
-fn everything(served: Served<'_>) -> Value {
-    let _descriptions = Descriptions::shared();
-    let (table, mut custom) = (served.table, Map::new());
+/// Returns the document of version 2.
+fn everything<'t>(served: Served<'t>, descriptions: &'t Descriptions) -> Node<'t> {
+    let (table, mut custom) = (served.table, Members::new());
     let mut items: Vec<_> = ROOTS.map(operations::of_root).into();
     let open_id = served.open_id().iter().copied();
     items.extend(open_id.map(operations::of_open_id));
@@ -310,13 +285,11 @@ fn everything(served: Served<'_>) -> Value {
         }
         for version in &group.versions {
             items.extend(operations::of_version(table, &group.name, version));
-            let added = custom::definitions(version, schema::openapi::Document::V2);
-            for (name, schema) in added {
-                custom.insert(name, schema);
-            }
+            let document = schema::openapi::Document::V2;
+            custom.extend(custom::definitions(version, document, descriptions));
         }
     }
-    write::version2(&table.schemas, &items, custom)
+    write::version2(&table.schemas, items, custom)
 }
 
 /// Returns whether a path is that of OpenAPI documents.

@@ -12,7 +12,8 @@ use polyplane_registry::strategy::Plain;
 use polyplane_registry::{DocumentId, Features, KindTable, Kinds, ServedGroups, Strategy};
 
 use super::{DocumentCache, Documents, HeapSize};
-use crate::documents::openapi::{Document, Part, Served, index};
+use crate::documents::openapi::packed::Document;
+use crate::documents::openapi::{Part, Served, index};
 
 pub(super) const ROWS: &str = include_str!("../../batteries/data/rows.json");
 

@@ -13,6 +13,7 @@ use polyplane_registry::kinds::custom::CustomKind;
 use polyplane_registry::{Resource, ServedVersion};
 
 use super::describe::describe_head;
+use super::node::{Members, Node};
 use super::operations::META;
 
 /// Members that hold lists of schemas which restrict values.
@@ -49,18 +50,24 @@ fn package_of(row: &Resource) -> String {
     format!("{}.{}", group.join("."), row.version)
 }
 
-/// Returns the definitions of a version, by name.
-pub(super) fn definitions(version: &ServedVersion, document: Document<'_>) -> Map {
-    let (mut all, descriptions) = (Map::new(), Descriptions::shared());
+/// Returns the definitions of a version, by name. Each is made when it is written, because a plane may have many large
+/// ones.
+pub(super) fn definitions<'t>(
+    version: &'t ServedVersion,
+    document: Document<'t>,
+    descriptions: &'t Descriptions,
+) -> Members<'t> {
+    let described = move |mut schema: Value| {
+        describe_head(&mut schema, descriptions);
+        schema
+    };
+    let mut all = Members::new();
     for row in &version.resources {
         let Some(custom) = &row.custom else { continue };
-        for (name, mut schema) in [
-            (name_of(row), whole(row, custom, document)),
-            (list_name_of(row), list(row, document)),
-        ] {
-            describe_head(&mut schema, &descriptions);
-            all.insert(name, schema);
-        }
+        let whole = Node::made(move || described(whole(row, custom, document)));
+        all.insert(name_of(row).into(), whole);
+        let list = Node::made(move || described(list(row, document)));
+        all.insert(list_name_of(row).into(), list);
     }
     all
 }

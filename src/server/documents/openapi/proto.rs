@@ -12,17 +12,50 @@ use std::collections::HashMap;
 use polyplane_apimachinery::yaml::Layout;
 use polyplane_apimachinery::{Value, json, yaml};
 
+use super::node::Node;
+
 const MESSAGES_2: &[u8] = include_bytes!("messages.json");
 const MESSAGES_3: &[u8] = include_bytes!("messages3.json");
 
 /// Encodes a document of version 2.
-pub(super) fn version2(document: &Value) -> Vec<u8> {
-    Messages::new(MESSAGES_2, choice2).encode("Document", document)
+pub(super) fn version2(document: Node<'_>) -> Pieces {
+    Messages::new(MESSAGES_2, choice2).encode_node("Document", document)
 }
 
 /// Encodes a document of version 3.
-pub(super) fn version3(document: &Value) -> Vec<u8> {
-    Messages::new(MESSAGES_3, choice3).encode("Document", document)
+pub(super) fn version3(document: Node<'_>) -> Pieces {
+    Messages::new(MESSAGES_3, choice3).encode_node("Document", document)
+}
+
+/// An encoded message in parts. They are not copied when it becomes part of another message, whose head says how long
+/// it is.
+#[derive(Default)]
+pub(super) struct Pieces {
+    parts: Vec<Vec<u8>>,
+    bytes: usize,
+}
+
+impl Pieces {
+    /// Returns the bytes of the message in order.
+    pub(super) fn into_parts(self) -> Vec<Vec<u8>> {
+        self.parts
+    }
+
+    fn push(&mut self, mut part: Vec<u8>) {
+        part.shrink_to_fit();
+        self.bytes += part.len();
+        self.parts.push(part);
+    }
+
+    /// Adds a field that holds a message.
+    fn push_field(&mut self, number: u64, message: Self) {
+        let mut head = Vec::new();
+        varint(&mut head, number << 3 | 2);
+        varint(&mut head, message.bytes as u64);
+        self.push(head);
+        self.bytes += message.bytes;
+        self.parts.extend(message.parts);
+    }
 }
 
 /// What a message of a name holds of a value.
@@ -109,6 +142,53 @@ impl Messages {
         out
     }
 
+    /// Encodes a node. Members that are written one by one are encoded so, and must be of a message that holds the
+    /// members of its value.
+    fn encode_node(&self, message: &str, node: Node<'_>) -> Pieces {
+        let mut pieces = Pieces::default();
+        let members = match node {
+            Node::Members(members) => members,
+            Node::Value(value) => {
+                pieces.push(self.encode(message, &value));
+                return pieces;
+            }
+            Node::Made(make) => {
+                pieces.push(self.encode(message, &make()));
+                return pieces;
+            }
+        };
+        let fields = &self.fields[message];
+        let extended = fields.iter().any(Field::is_extension);
+        let mut left: Vec<_> = members.into_iter().collect();
+        for field in fields {
+            let all = left.into_iter();
+            let (mine, others): (Vec<_>, Vec<_>) =
+                all.partition(|(member, _)| field.takes(member, extended));
+            left = others;
+            for (member, node) in mine {
+                self.member_node(&mut pieces, field, &member, node);
+            }
+        }
+        pieces
+    }
+
+    fn member_node(&self, pieces: &mut Pieces, field: &Field, member: &str, node: Node<'_>) {
+        let value = match node {
+            Node::Value(value) => value,
+            Node::Made(make) => make(),
+            Node::Members(_) => {
+                debug_assert!(!field.repeated, "{member} holds one message");
+                if let Type::Message(message) = &field.ty {
+                    pieces.push_field(field.number, self.encode_node(message, node));
+                }
+                return;
+            }
+        };
+        let mut encoded = Vec::new();
+        self.member(&mut encoded, field, member, &value);
+        pieces.push(encoded);
+    }
+
     /// Encodes the members of an object, in the order of the fields.
     fn members(&self, out: &mut Vec<u8>, message: &str, value: &Value) {
         let (fields, Some(members)) = (&self.fields[message], value.as_object()) else {
@@ -117,13 +197,8 @@ impl Messages {
         let mut left: Vec<&str> = members.keys().collect();
         let extended = fields.iter().any(Field::is_extension);
         for field in fields {
-            let takes = |member: &str| match field.named() {
-                Some(_) if field.is_extension() => member.starts_with("x-"),
-                // In a message without extensions, a name that begins with `x-` is an ordinary one.
-                Some(_) => !(extended && member.starts_with("x-")),
-                None => snake(member) == field.name,
-            };
-            let (mine, others): (Vec<&str>, _) = left.into_iter().partition(|member| takes(member));
+            let takes = |member: &&str| field.takes(member, extended);
+            let (mine, others): (Vec<&str>, _) = left.into_iter().partition(takes);
             left = others;
             for member in mine {
                 let value = members.get(member).unwrap_or(&Value::Null);
@@ -182,6 +257,17 @@ impl Messages {
 }
 
 impl Field {
+    /// Returns whether a member of this name becomes this field. `extended` says whether the message has a field of
+    /// extensions.
+    fn takes(&self, member: &str, extended: bool) -> bool {
+        match self.named() {
+            Some(_) if self.is_extension() => member.starts_with("x-"),
+            // In a message without extensions, a name that begins with `x-` is an ordinary one.
+            Some(_) => !(extended && member.starts_with("x-")),
+            None => snake(member) == self.name,
+        }
+    }
+
     /// Returns the message of the entries if this field is a list of named values.
     fn named(&self) -> Option<&str> {
         match &self.ty {
@@ -343,9 +429,10 @@ mod tests {
             let document = json::parse(text.as_bytes(), &json::Limits::default());
             let document = document.expect("a document is JSON").value;
             let encoded = match vector.int_at(&["v"]) {
-                Some(2) => version2(&document),
-                _ => version3(&document),
+                Some(2) => version2(Node::Value(document)),
+                _ => version3(Node::Value(document)),
             };
+            let encoded = encoded.into_parts().concat();
             let wanted = STANDARD.decode(vector.str_at(&["proto"])).expect("base64");
             let pairs = encoded.iter().zip(&wanted);
             let same = pairs.take_while(|(ours, theirs)| ours == theirs).count();
@@ -371,7 +458,8 @@ mod tests {
         let document = |more: &str| {
             let text = format!(r#"{{"openapi":"3.0.0","info":{{"title":"a"}}{more}}}"#);
             let parsed = json::parse(text.as_bytes(), &json::Limits::default());
-            version3(&parsed.expect("it is JSON").value)
+            let document = Node::Value(parsed.expect("it is JSON").value);
+            version3(document).into_parts().concat()
         };
         let plain = document("");
         assert_eq!(document(r#","unknown":{"a":[1]}"#), plain);

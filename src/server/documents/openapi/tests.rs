@@ -1,20 +1,41 @@
 //! Tests of what the documents say about operations.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
+
+use polyplane_apimachinery::Str;
 
 use super::*;
 use crate::documents::OPEN_API_BYTES_MAX;
+use crate::documents::discovery::hash;
 use crate::documents::tests::{ROWS, schemas, served, table};
 
 fn built_in() -> ServedGroups {
     table(ROWS, &schemas(), 1)
 }
 
+/// Returns a document as one tree.
+fn tree(document: Node<'_>) -> Value {
+    match document {
+        Node::Value(value) => value,
+        Node::Made(make) => make(),
+        Node::Members(members) => {
+            let members = members.into_iter();
+            Value::Object(members.map(|(name, node)| (name, tree(node))).collect())
+        }
+    }
+}
+
+/// Returns the document of version 2.
+fn version2(served: Served<'_>) -> Value {
+    tree(everything(served, &Descriptions::shared()))
+}
+
 /// Returns a document of version 3.
 fn version3(served: Served<'_>, name: &str) -> Value {
     let found = Part::all(served).find(|part| part.name() == name);
     let found = found.unwrap_or_else(|| panic!("there is no {name}"));
-    found.make(served.table)
+    tree(found.make(served.table, &Descriptions::shared()))
 }
 
 /// Returns the operation of a method at a path.
@@ -38,10 +59,7 @@ fn dates_are_written_as_headers_write_them() {
 #[test]
 fn deletions_are_documented_with_the_answers_that_upstream_documents() {
     let table = built_in();
-    let (second, third) = (
-        everything(served(&table)),
-        version3(served(&table), "api/v1"),
-    );
+    let (second, third) = (version2(served(&table)), version3(served(&table), "api/v1"));
     let status_object = "io.k8s.apimachinery.pkg.apis.meta.v1.Status";
     let account = "io.k8s.api.core.v1.ServiceAccount";
     for (resource, answer) in [
@@ -65,10 +83,7 @@ fn deletions_are_documented_with_the_answers_that_upstream_documents() {
 #[test]
 fn a_log_is_documented_as_text_and_a_connection_as_anything() {
     let table = built_in();
-    let (second, third) = (
-        everything(served(&table)),
-        version3(served(&table), "api/v1"),
-    );
+    let (second, third) = (version2(served(&table)), version3(served(&table), "api/v1"));
     let log = [
         JSON,
         "application/vnd.kubernetes.protobuf",
@@ -114,7 +129,7 @@ fn planes_that_issue_tokens_document_how_to_verify_them() {
         let path = format!("/{name}/");
         let third = version3(issuing, name);
         assert_eq!(third.at(&["components", "schemas"]), None, "none is named");
-        let second = everything(issuing);
+        let second = version2(issuing);
         for document in [&second, &third] {
             let get = operation(document, &path, "get");
             assert_eq!(get.str_at(&["operationId"]), id);
@@ -127,7 +142,7 @@ fn planes_that_issue_tokens_document_how_to_verify_them() {
         let schema = ["responses", "200", "content", media_type, "schema", "type"];
         assert_eq!(get.str_at(&schema), "string");
         assert!(Part::all(other).all(|part| part.name() != name), "{name}");
-        assert_eq!(everything(other).at(&["paths", path.as_str()]), None);
+        assert_eq!(version2(other).at(&["paths", path.as_str()]), None);
     }
     let documents = OpenApiDocuments::new(OPEN_API_BYTES_MAX);
     let indexes = [issuing, other].map(|served| index(served, &documents).etag());
@@ -139,7 +154,7 @@ fn planes_that_issue_tokens_document_how_to_verify_them() {
 #[test]
 fn version_two_writes_common_parameters_once() {
     let table = built_in();
-    let document = everything(served(&table));
+    let document = version2(served(&table));
     let shared = document.at(&["parameters"]).and_then(Value::as_object);
     let shared = shared.expect("some are common");
     let (mut referred, mut kept) = (BTreeSet::new(), BTreeSet::new());
@@ -170,7 +185,7 @@ fn version_two_writes_common_parameters_once() {
 #[test]
 fn descriptions_end_with_the_values_that_a_field_may_have() {
     let table = built_in();
-    let second = everything(served(&table));
+    let second = version2(served(&table));
     let text = |name: &str, field: &str| {
         let name = format!("io.k8s.api.core.v1.{name}");
         let path = [
@@ -204,7 +219,7 @@ fn descriptions_end_with_the_values_that_a_field_may_have() {
 fn the_scheme_of_credentials_is_described() {
     let table = built_in();
     let (second, third) = (
-        everything(served(&table)),
+        version2(served(&table)),
         version3(served(&table), "version"),
     );
     for (document, path) in [
@@ -239,7 +254,7 @@ fn a_reference_is_in_all_of_only_beside_something_else() {
 fn the_version_has_defaults_in_version_three_alone() {
     let table = built_in();
     let third = version3(served(&table), "version");
-    let second = everything(served(&table));
+    let second = version2(served(&table));
     let default = |document: &Value, place: &[&str], name: &str| {
         let mut path = place.to_vec();
         path.extend([VERSION_INFO, "properties", name, "default"]);
@@ -255,7 +270,7 @@ fn the_version_has_defaults_in_version_three_alone() {
 #[test]
 fn metadata_of_signing_requests_is_not_described() {
     let table = built_in();
-    let second = everything(served(&table));
+    let second = version2(served(&table));
     let text = |kind: &str| {
         let path = ["definitions", kind, "properties", "metadata", "description"];
         second.str_at(&path).to_owned()
@@ -317,7 +332,10 @@ fn a_document_that_was_dropped_is_made_again_with_the_hash_of_its_bytes() {
     for name in ["version", "apis/apps/v1"] {
         let part = Part::all(served(&table)).find(|part| part.name() == name);
         let part = part.expect("it is built in");
-        let tag = format!("\"{}\"", hash(&json::to_vec(&part.make(&table))));
+        let tag = format!(
+            "\"{}\"",
+            hash(&json::to_vec(&version3(served(&table), name)))
+        );
         let earlier = documents.made();
         let text = || part.document(&table, &documents).etag();
         let binary = || part.binary(&table, &documents).etag();
@@ -336,4 +354,57 @@ fn a_change_that_no_document_shows_changes_no_hash() {
     assert_ne!(tables[0].content, tables[1].content);
     let tags = tables.map(|table| index(served(&table), &documents).etag());
     assert_eq!(tags[0], tags[1]);
+}
+
+/// What a document of version 3 would be if a kind that an object defines had as large a schema as `bytes`.
+fn with_a_large_member(bytes: usize) -> Node<'static> {
+    let schema = move || json!({"description": ("<x>".repeat(bytes / 3)), "type": "object"});
+    let custom = Members::from([
+        ("a.Large".into(), Node::made(schema)),
+        ("b.Small".into(), Node::made(|| json!({"type": "string"}))),
+    ]);
+    let items = vec![operations::of_group("example.com")];
+    write::version3(&schemas(), ("example.com", "v1"), items, custom)
+}
+
+/// Clients compare documents by their hashes, so the way in which a document is written must not show in it.
+#[test]
+fn a_document_that_is_written_member_by_member_has_the_bytes_of_the_whole_tree() {
+    let whole = tree(with_a_large_member(200_000));
+    let (mut pieces, mut last) = (Vec::new(), Vec::new());
+    let mut pass_on = |piece: &[u8]| pieces.push(piece.to_vec());
+    with_a_large_member(200_000).write_json(&mut last, &mut pass_on);
+    assert!(!pieces.is_empty(), "it is passed on while it is written");
+    pieces.push(last);
+    let plain = pieces.concat();
+    assert!(plain == json::to_vec(&whole));
+    let packed = Packer::json(with_a_large_member(200_000)).finish(JSON);
+    assert_eq!((packed.length, packed.hash), (plain.len(), hash(&plain)));
+    let encoded = proto::version3(with_a_large_member(200_000)).into_parts();
+    let at_once = proto::version3(Node::Value(whole)).into_parts();
+    assert!(encoded.concat() == at_once.concat());
+    let table = built_in();
+    let descriptions = Descriptions::shared();
+    let everything = || everything(served(&table), &descriptions);
+    let encoded = proto::version2(everything()).into_parts();
+    let at_once = proto::version2(Node::Value(tree(everything()))).into_parts();
+    assert!(encoded.concat() == at_once.concat());
+}
+
+/// Of hundreds of large definitions, one at a time is in memory as a tree.
+#[test]
+fn each_definition_is_made_once_the_ones_before_it_are_written() {
+    let made = Cell::new(0);
+    let count = &made;
+    let members = (0..10).map(|at: u8| {
+        let make = move || {
+            count.set(count.get() + 1);
+            Value::string("x".repeat(100_000))
+        };
+        (Str::from(format!("a{at}")), Node::made(make))
+    });
+    let document = Node::Members(members.collect());
+    let mut made_at = Vec::new();
+    document.write_json(&mut Vec::new(), &mut |_: &[u8]| made_at.push(made.get()));
+    assert_eq!(made_at, (1..=10).collect::<Vec<_>>());
 }

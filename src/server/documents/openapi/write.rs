@@ -4,13 +4,14 @@ use std::collections::BTreeSet;
 
 use polyplane_apimachinery::schema::openapi::Document;
 use polyplane_apimachinery::schema::{DefId, Schemas};
-use polyplane_apimachinery::{Map, Value, json};
+use polyplane_apimachinery::{Map, Str, Value, json};
 use polyplane_descriptions::Descriptions;
 use polyplane_registry::answer::negotiate::{CUSTOM_PATCH_TYPES, PATCH_TYPES};
 
 use super::custom;
 use super::describe::describe;
 use super::model::{Body, Encodings, Operation, Parameter, PathItem, Streams};
+use super::node::{Members, Node, with_others};
 use super::operations::META;
 use super::prose;
 use crate::documents::version::VERSION;
@@ -61,46 +62,58 @@ fn body_types(operation: &Operation) -> &'static [&'static str] {
 }
 
 /// Returns the document of version 3 for one group and version.
-pub(super) fn version3(
+pub(super) fn version3<'n>(
     schemas: &Schemas,
-    group: &str,
-    version: &str,
-    items: &[PathItem],
-    custom: Map,
-) -> Value {
+    (group, version): (&str, &str),
+    items: Vec<PathItem>,
+    custom: Members<'n>,
+) -> Node<'n> {
     let document = Document::V3 { group, version };
-    let mut components = components(schemas, items, document, custom);
+    let mut definitions = components(schemas, &items, document, &custom);
     let mut operations = items.iter().flat_map(|item| &item.operations);
     let is_custom = operations.all(|operation| operation.is_custom);
     if is_custom {
-        custom::name_clients_kinds(schemas, &mut components);
+        custom::name_clients_kinds(schemas, &mut definitions);
     }
-    let mut paths = Map::new();
-    for item in items {
-        let mut members = Map::new();
-        for operation in &item.operations {
-            members.insert(operation.method, operation3(operation));
-        }
-        if !item.parameters.is_empty() {
-            members.insert("parameters", parameters3(&item.parameters));
-        }
-        paths.insert(item.path.as_str(), Value::Object(members));
+    let (mut components, mut root) = (Members::new(), Members::new());
+    let definitions = with_others(definitions, custom);
+    if !definitions.is_empty() {
+        components.insert("schemas".into(), Node::Members(definitions));
     }
-    let mut root = json!({
-        "info": (info()),
-        "openapi": "3.0.0",
-        "paths": (Value::Object(paths))
-    });
-    if !components.is_empty() {
-        root.set(&["components", "schemas"], Value::Object(components));
-    }
-    if is_custom {
-        root["info"] = json!({"title": "Kubernetes CRD Swagger", "version": "v0.1.0"});
+    let info = if is_custom {
+        json!({"title": "Kubernetes CRD Swagger", "version": "v0.1.0"})
     } else {
-        let schemes = &["components", "securitySchemes", "BearerToken"];
-        root.set(schemes, bearer_token());
+        let schemes = json!({"BearerToken": (bearer_token())});
+        components.insert("securitySchemes".into(), Node::Value(schemes));
+        info()
+    };
+    if !components.is_empty() {
+        root.insert("components".into(), Node::Members(components));
     }
-    root
+    root.insert("info".into(), Node::Value(info));
+    root.insert("openapi".into(), Node::Value(Value::string("3.0.0")));
+    root.insert("paths".into(), paths(items, path3));
+    Node::Members(root)
+}
+
+/// Returns all paths; `write` writes one of them.
+fn paths<'n>(items: Vec<PathItem>, write: fn(&PathItem) -> Value) -> Node<'n> {
+    let all = items.into_iter().map(|item| {
+        let path = Str::from(item.path.as_str());
+        (path, Node::made(move || write(&item)))
+    });
+    Node::Members(all.collect())
+}
+
+fn path3(item: &PathItem) -> Value {
+    let mut members = Map::new();
+    for operation in &item.operations {
+        members.insert(operation.method, operation3(operation));
+    }
+    if !item.parameters.is_empty() {
+        members.insert("parameters", parameters3(&item.parameters));
+    }
+    Value::Object(members)
 }
 
 fn bearer_token() -> Value {
@@ -209,49 +222,108 @@ fn common(operation: &Operation) -> Map {
 }
 
 /// Returns the document of version 2, which contains all groups.
-pub(super) fn version2(schemas: &Schemas, items: &[PathItem], custom: Map) -> Value {
-    let definitions = components(schemas, items, Document::V2, custom);
-    let (mut paths, mut shared) = (Map::new(), Map::new());
-    for item in items {
-        let mut members = Map::new();
-        for operation in &item.operations {
-            members.insert(operation.method, operation2(operation, &mut shared));
-        }
-        if !item.parameters.is_empty() {
-            let all = item.parameters.iter();
-            let listed = all.map(|parameter| listed2(parameter, &mut shared));
-            members.insert("parameters", Value::Array(listed.collect()));
-        }
-        paths.insert(item.path.as_str(), Value::Object(members));
+pub(super) fn version2<'n>(
+    schemas: &Schemas,
+    items: Vec<PathItem>,
+    custom: Members<'n>,
+) -> Node<'n> {
+    let definitions = components(schemas, &items, Document::V2, &custom);
+    let definitions = with_others(definitions, custom);
+    let shared = shared2(&items);
+    Node::Members(Members::from([
+        ("definitions".into(), Node::Members(definitions)),
+        ("info".into(), Node::Value(info())),
+        ("parameters".into(), Node::Value(Value::Object(shared))),
+        ("paths".into(), paths(items, path2)),
+        ("security".into(), Node::Value(json!([{"BearerToken": []}]))),
+        (
+            "securityDefinitions".into(),
+            Node::Value(json!({"BearerToken": (bearer_token())})),
+        ),
+        ("swagger".into(), Node::Value(Value::string("2.0"))),
+    ]))
+}
+
+fn path2(item: &PathItem) -> Value {
+    let mut members = Map::new();
+    for operation in &item.operations {
+        members.insert(operation.method, operation2(operation));
     }
-    json!({
-        "definitions": (Value::Object(definitions)),
-        "info": (info()),
-        "parameters": (Value::Object(shared)),
-        "paths": (Value::Object(paths)),
-        "security": [{"BearerToken": []}],
-        "securityDefinitions": {"BearerToken": (bearer_token())},
-        "swagger": "2.0"
-    })
+    if !item.parameters.is_empty() {
+        let listed = item.parameters.iter().map(listed2);
+        members.insert("parameters", Value::Array(listed.collect()));
+    }
+    Value::Object(members)
 }
 
-/// Puts a parameter among the `shared` ones, which the document lists once, and returns a reference to it.
-fn refer(name: String, written: Value, shared: &mut Map) -> Value {
-    let reference = json!({"$ref": (format!("#/parameters/{name}"))});
-    shared.insert(name, written);
-    reference
+/// Returns the parameters and bodies to which paths and operations refer; the document has each of them once.
+fn shared2(items: &[PathItem]) -> Map {
+    let operations = || items.iter().flat_map(|item| &item.operations);
+    let of_paths = items.iter().flat_map(|item| &item.parameters);
+    let of_operations = operations().flat_map(|operation| &operation.parameters);
+    let distinct: BTreeSet<&Parameter> = of_paths.chain(of_operations).collect();
+    let mut shared = Map::new();
+    for parameter in distinct {
+        if let Some(name) = shared_name(parameter) {
+            shared.insert(name, parameter2(parameter));
+        }
+    }
+    for operation in operations() {
+        if let Some((name, is_required)) = shared_body(&operation.body)
+            && !shared.contains_key(name)
+        {
+            let definition = name.trim_start_matches("body-");
+            let written = body2(&format!("{META}{definition}"), is_required);
+            shared.insert(name, written);
+        }
+    }
+    shared
 }
 
-/// Returns a parameter as paths and operations list it. Upstream shares the same ones: kubectl before 1.28
-/// looks for `dryRun` and `fieldValidation` in the operation itself.
-fn listed2(parameter: &Parameter, shared: &mut Map) -> Value {
-    let (name, written) = (parameter.name(), parameter2(parameter));
+/// Returns the name under which a body is shared, and whether it is required; `None` if the operation itself has it.
+fn shared_body(body: &Body) -> Option<(&'static str, bool)> {
+    match body {
+        Body::Nothing | Body::Object(_) => None,
+        Body::DeleteOptions => Some(("body-DeleteOptions", false)),
+        Body::Patch { .. } => Some(("body-Patch", true)),
+    }
+}
+
+fn body2(definition: &str, is_required: bool) -> Value {
+    let schema = json!({"$ref": (format!("#/definitions/{definition}"))});
+    let mut written = json!({"in": "body", "name": "body", "schema": (schema)});
+    if is_required {
+        written["required"] = Value::Bool(true);
+    }
+    written
+}
+
+/// Returns a reference to a parameter or body that is shared.
+fn refer(name: &str) -> Value {
+    json!({"$ref": (format!("#/parameters/{name}"))})
+}
+
+/// Returns the name under which a parameter is shared; `None` if paths and operations have it themselves. Upstream
+/// shares the same ones: kubectl before 1.28 looks for `dryRun` and `fieldValidation` in the operation itself.
+fn shared_name(parameter: &Parameter) -> Option<String> {
+    let name = parameter.name();
     if matches!(name, "name" | "dryRun" | "fieldValidation") {
-        return written;
+        return None;
     }
+    let place = match parameter.is_in_path() {
+        true => "path",
+        false => "query",
+    };
     // Parameters of one name that differ are shared side by side.
-    let name = format!("{name}-{}-{}", written.str_at(&["in"]), parameter.ty);
-    refer(name, written, shared)
+    Some(format!("{name}-{place}-{}", parameter.ty))
+}
+
+/// Returns a parameter as paths and operations list it.
+fn listed2(parameter: &Parameter) -> Value {
+    match shared_name(parameter) {
+        Some(name) => refer(&name),
+        None => parameter2(parameter),
+    }
 }
 
 fn parameter2(parameter: &Parameter) -> Value {
@@ -264,7 +336,7 @@ fn parameter2(parameter: &Parameter) -> Value {
     described(written, parameter)
 }
 
-fn operation2(operation: &Operation, shared: &mut Map) -> Value {
+fn operation2(operation: &Operation) -> Value {
     let reference = |name: &str| json!({"$ref": (format!("#/definitions/{name}"))});
     let texts =
         |texts: &[&str]| Value::Array(texts.iter().map(|text| Value::string(*text)).collect());
@@ -278,22 +350,13 @@ fn operation2(operation: &Operation, shared: &mut Map) -> Value {
         responses.insert(status.to_string(), response);
     }
     responses.insert("401", json!({"description": (words(401))}));
-    let body = |name: &str| json!({"in": "body", "name": "body", "schema": (reference(name))});
-    let required = |name: &str| json!({"in": "body", "name": "body", "required": true, "schema": (reference(name))});
-    let mut all: Vec<Value> = match &operation.body {
-        Body::Nothing => Vec::new(),
-        Body::Object(name) => vec![required(name)],
-        Body::DeleteOptions => {
-            let written = body(&format!("{META}DeleteOptions"));
-            vec![refer("body-DeleteOptions".to_owned(), written, shared)]
-        }
-        Body::Patch { .. } => {
-            let written = required(&format!("{META}Patch"));
-            vec![refer("body-Patch".to_owned(), written, shared)]
-        }
-    };
-    let listed = operation.parameters.iter();
-    all.extend(listed.map(|parameter| listed2(parameter, shared)));
+    let mut all = Vec::new();
+    if let Body::Object(name) = &operation.body {
+        all.push(body2(name, true));
+    } else if let Some((name, _)) = shared_body(&operation.body) {
+        all.push(refer(name));
+    }
+    all.extend(operation.parameters.iter().map(listed2));
     let consumes: &[&str] = match operation.body {
         Body::Patch { is_custom } => patch_types(is_custom),
         // Upstream says nothing here about the OpenID documents.
@@ -315,8 +378,13 @@ fn operation2(operation: &Operation, shared: &mut Map) -> Value {
 }
 
 /// Returns the schemas that the operations of `items` refer to, and those they refer to in turn.
-/// `custom` has those of kinds that clients define.
-fn components(schemas: &Schemas, items: &[PathItem], document: Document<'_>, custom: Map) -> Map {
+/// They are without those of `custom`, the kinds that objects define.
+fn components(
+    schemas: &Schemas,
+    items: &[PathItem],
+    document: Document<'_>,
+    custom: &Members<'_>,
+) -> Map {
     let (mut named, mut lists) = (BTreeSet::new(), Vec::new());
     for operation in items.iter().flat_map(|item| &item.operations) {
         named.insert(operation.answer.clone());
@@ -333,7 +401,7 @@ fn components(schemas: &Schemas, items: &[PathItem], document: Document<'_>, cus
     let mut roots: Vec<DefId> = named.iter().filter_map(|name| schemas.find(name)).collect();
     // Lists of this server's own kinds have no definition in the schemas, so make one.
     let is_known = |list: &&Operation| {
-        custom.contains_key(&list.answer) || schemas.find(&list.answer).is_some()
+        custom.contains_key(list.answer.as_str()) || schemas.find(&list.answer).is_some()
     };
     let invented: Vec<_> = lists.into_iter().filter(|list| !is_known(list)).collect();
     if !invented.is_empty() || !custom.is_empty() {
@@ -352,11 +420,8 @@ fn components(schemas: &Schemas, items: &[PathItem], document: Document<'_>, cus
     if named.contains(super::VERSION_INFO) {
         out.insert(super::VERSION_INFO, version_info(document));
     }
+    // Those of `custom` have the descriptions that their authors wrote.
     describe(&mut out, &Descriptions::shared());
-    // They have the descriptions that their authors wrote.
-    for (name, schema) in custom.iter() {
-        out.insert(name, schema.clone());
-    }
     out
 }
 
