@@ -16,7 +16,7 @@ use polyplane_auth::{
     Authenticator, BootstrapToken, ChainJudge, ClientChain, Credentials, UserInfo, Verdict,
 };
 use polyplane_fairness::{PlaneMeter, VirtualTime};
-use polyplane_plane::{Memory, Snapshot};
+use polyplane_plane::{Memory, Reservation, Share, Snapshot};
 use polyplane_registry::{AccessCheck, Answer, Kinds, ResourceRequest};
 
 use crate::nodes::{KubeletTls, KubeletTlsError};
@@ -306,6 +306,12 @@ pub trait PlaneApi: Send + Sync {
     /// collection that it is for. Reads memory only.
     fn object_bytes(&self, _request: &ResourceRequest) -> usize {
         0
+    }
+
+    /// Reserves memory of a share for the plane; `None` if there is too little left, or if the plane would leave too little
+    /// to others. A plane without objects has a budget of its own.
+    fn take_memory(&self, share: Share, bytes: usize) -> Option<Reservation> {
+        Arc::<Memory>::default().take(share, bytes)
     }
 
     /// Carries out an authorized request.

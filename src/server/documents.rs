@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
+use polyplane_plane::{Memory, Share};
 use polyplane_registry::{DocumentId, ServedGroup, ServedGroups, ServedVersion};
 
 use crate::documents::discovery::{Discovery, VersionPart};
@@ -27,6 +28,11 @@ const DISCOVERY_BYTES_MAX: usize = 16 << 20;
 /// Bytes of OpenAPI documents in the cache. The built-in kinds need about two megabytes; a cache
 /// below that would make documents again for each request.
 const OPEN_API_BYTES_MAX: usize = 32 << 20;
+/// As [`OPEN_API_BYTES_MAX`], however small the memory budget is.
+const OPEN_API_BYTES_MIN: usize = 4 << 20;
+/// The part of what one plane may have of the share of answers that cached OpenAPI documents may have. With more, they
+/// would leave little to answers.
+const OPEN_API_PART: usize = 4;
 /// Bytes of the hashes of OpenAPI documents: about 40 000 hashes. If those of one plane did not fit, a
 /// change of one definition would make all documents of the plane again.
 const OPEN_API_HASHES_BYTES_MAX: usize = 16 << 20;
@@ -40,13 +46,16 @@ pub(crate) struct Documents {
 }
 
 impl Documents {
-    /// Creates empty caches. `address` is the host and port that discovery shows.
-    pub(crate) fn new(address: String) -> Self {
+    /// Creates empty caches. `address` is the host and port that discovery shows. OpenAPI documents of kinds that objects
+    /// define count in the share of answers.
+    pub(crate) fn new(address: String, memory: &Memory) -> Self {
+        let open_api_bytes = memory.most_for_one(Share::Answers) / OPEN_API_PART;
+        let open_api_bytes = open_api_bytes.clamp(OPEN_API_BYTES_MIN, OPEN_API_BYTES_MAX);
         Self {
             address,
             versions: DocumentCache::new(DISCOVERY_BYTES_MAX),
             discovery: DocumentCache::new(DISCOVERY_BYTES_MAX),
-            open_api: OpenApiDocuments::new(OPEN_API_BYTES_MAX),
+            open_api: OpenApiDocuments::new(open_api_bytes),
         }
     }
 
@@ -76,8 +85,9 @@ impl Documents {
         self.versions.get(version.content, make)
     }
 
-    /// Writes how many documents were made.
+    /// Writes how many documents were made, and drops those that no plane needs any more.
     pub(crate) fn expose(&self, out: &mut Exposition) {
+        self.open_api.drop_outdated();
         let name = "polyplane_documents_made_total";
         let help = "Documents about kinds that were made, because no control plane with the same kinds had needed them.";
         out.family(name, Kind::Counter, help);
@@ -97,6 +107,11 @@ impl Documents {
 pub(crate) trait HeapSize {
     /// Returns the approximate number of bytes on the heap.
     fn bytes(&self) -> usize;
+
+    /// Returns whether nobody has the content any more from which the value is derived.
+    fn is_outdated(&self) -> bool {
+        false
+    }
 }
 
 /// Values by the content from which they are derived. Each is made once, even if several callers
@@ -117,6 +132,8 @@ struct CacheState<V> {
     uses: u64,
     /// The number of values that were made.
     made: u64,
+    /// The value of `made` at which outdated values are dropped.
+    drops_at: u64,
     bytes: usize,
 }
 
@@ -127,6 +144,14 @@ struct CachedDocument<V> {
     bytes: usize,
 }
 
+impl<V: HeapSize> CachedDocument<V> {
+    /// Returns whether the value is outdated. One whose bytes are not counted yet is not.
+    fn is_outdated(&self) -> bool {
+        let value = self.cell.get();
+        self.bytes > 0 && value.is_some_and(|value| value.is_outdated())
+    }
+}
+
 impl<V: HeapSize> DocumentCache<V> {
     pub(crate) fn new(bytes_max: usize) -> Self {
         Self {
@@ -135,6 +160,7 @@ impl<V: HeapSize> DocumentCache<V> {
                 order: BTreeMap::new(),
                 uses: 0,
                 made: 0,
+                drops_at: 0,
                 bytes: 0,
             }),
             bytes_max,
@@ -143,6 +169,11 @@ impl<V: HeapSize> DocumentCache<V> {
 
     fn made(&self) -> u64 {
         self.state.lock().made
+    }
+
+    /// Drops the values that are outdated.
+    pub(crate) fn drop_outdated(&self) {
+        self.state.lock().drop_outdated();
     }
 
     /// Returns the value of this content if the cache has it.
@@ -156,8 +187,8 @@ impl<V: HeapSize> DocumentCache<V> {
     /// Returns the value of this content. If the cache does not have it, `make` makes it.
     ///
     /// A second caller blocks its thread until the first has made the value, for at most as long as it would need to
-    /// make it. So it waits where the value is made: that is aside from the worker threads for OpenAPI documents, which
-    /// take up to a second, and in a turn of the plane for discovery, which takes milliseconds (`Pipeline::path_of`).
+    /// make it. So it waits where the value is made: that is aside from the worker threads for OpenAPI documents, of
+    /// which the long ones are waited for before, and in a turn of the plane for discovery, which takes milliseconds (`Pipeline::path_of`).
     pub(crate) fn get(&self, id: DocumentId, make: impl FnOnce() -> V) -> Arc<V> {
         let cell = self.state.lock().touch(id);
         let mut is_new = false;
@@ -168,11 +199,26 @@ impl<V: HeapSize> DocumentCache<V> {
         });
         if is_new {
             let bytes = value.bytes().max(1);
-            self.state
-                .lock()
-                .add_bytes(id, &cell, bytes, self.bytes_max);
+            let mut state = self.state.lock();
+            state.add_bytes(id, &cell, bytes, self.bytes_max);
+            // As rarely as there are values, because it looks at all of them.
+            if state.made >= state.drops_at {
+                state.drop_outdated();
+            }
         }
         Arc::clone(value)
+    }
+}
+
+impl<V: HeapSize> CacheState<V> {
+    fn drop_outdated(&mut self) {
+        let entries = self.entries.iter();
+        let outdated = entries.filter(|(_, entry)| entry.is_outdated());
+        let outdated: Vec<DocumentId> = outdated.map(|(id, _)| *id).collect();
+        for id in outdated {
+            self.remove(id);
+        }
+        self.drops_at = self.made + self.entries.len() as u64;
     }
 }
 

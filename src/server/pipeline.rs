@@ -456,7 +456,7 @@ impl Pipeline<'_> {
                     return reply;
                 }
                 let issuer = record.token_issuer();
-                let served = self.path_of(plane, record.meter(), awake.kinds(), issuer.as_deref());
+                let served = self.path_of(plane, record.meter(), &*awake, issuer.as_deref());
                 served.await
             }
             RequestInfo::Resource(info) => {

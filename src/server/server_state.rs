@@ -134,6 +134,7 @@ impl ServerState {
             side.transport.pool().answers().count_in(backend.memory());
         }
         let metrics = Metrics::new(&limits, forwards_max, backend.memory());
+        let documents = Documents::new(address, &backend.memory());
         let workers = std::thread::available_parallelism().map_or(1, usize::from);
         let (unproven, gate) = (Arc::default(), Gate::new(workers, backend.virtual_time()));
         Arc::new(Self {
@@ -151,7 +152,7 @@ impl ServerState {
             backend,
             limits,
             drain,
-            documents: Documents::new(address),
+            documents,
             anonymous: match &single {
                 Some(single) if single.anonymous != AnonymousAccess::Everywhere => {
                     Anonymous::nowhere()

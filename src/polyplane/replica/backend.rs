@@ -21,7 +21,7 @@ use polyplane_auth::{
 use polyplane_controllers::Reconcilers;
 use polyplane_fairness::{PlaneMeter, VirtualTime};
 use polyplane_ownership::{self as ownership, Member, Unavailable, ViewNumber, WakeError};
-use polyplane_plane::{Key, Memory, OpenError, Prefix, Snapshot};
+use polyplane_plane::{Key, Memory, OpenError, Prefix, Reservation, Share, Snapshot};
 use polyplane_registry::environment::{Environment as _, System};
 use polyplane_registry::{AccessCheck, Answer, Kinds, Registry, ResourceRequest, Tenant};
 use polyplane_server::{
@@ -565,6 +565,10 @@ impl PlaneApi for TenantApi {
         };
         let object = cut.get(&Key::new(group, resource, namespace, name));
         object.map_or(0, |object| object.body_len())
+    }
+
+    fn take_memory(&self, share: Share, bytes: usize) -> Option<Reservation> {
+        self.tenant.plane.take_memory(share, bytes)
     }
 
     fn handle(&self, request: ResourceRequest) -> BoxFuture<'_, Result<Answer, ApiError>> {

@@ -10,6 +10,7 @@ mod conditions;
 mod custom;
 mod custom_operations;
 mod describe;
+pub(crate) mod making;
 mod model;
 mod node;
 mod operations;
@@ -17,40 +18,34 @@ pub(crate) mod packed;
 mod prose;
 mod proto;
 mod ranges;
+mod reply;
 mod write;
 
-use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
 
-use http::header::{
-    ACCEPT_ENCODING, ACCEPT_RANGES, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_RANGE, CONTENT_TYPE,
-    ETAG, EXPIRES, LAST_MODIFIED, LOCATION, VARY,
-};
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use http::header::VARY;
+use http::{HeaderValue, StatusCode};
+use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::{Map, Value, json, schema};
 use polyplane_descriptions::Descriptions;
+use polyplane_fairness::PlaneMeter;
+use polyplane_plane::Share;
 use polyplane_registry::answer::media_range;
 use polyplane_registry::{DocumentId, ServedGroup, ServedGroups, ServedVersion};
 
-use crate::answer::body::{Coding, ResponseBody, SliceStream};
-use crate::answer::inflated::Inflated;
-use crate::answer::negotiate::takes_gzip_of_documents;
-use crate::answer::respond::{Refusal, Reply, bare, text};
+use crate::answer::body::ResponseBody;
+use crate::answer::respond::{Refusal, Reply, bare};
+use crate::backend::PlaneApi;
 use crate::documents::openid::OpenIdDocument;
 use crate::documents::paths::PathRequest;
 use crate::documents::{DocumentCache, HeapSize, OPEN_API_HASHES_BYTES_MAX};
-use crate::request::charge::charged;
-use conditions::Verdict;
+use making::{Held, Making, MakingTurns, Sources};
 use node::{Members, Node};
 use packed::{Document, Packer};
-use ranges::Requested;
+use reply::{document, part, unacceptable};
 
 /// The definition of the answer to `/version`.
 const VERSION_INFO: &str = "io.k8s.apimachinery.pkg.version.Info";
-/// The time for which a client may cache a document that is named by its hash: practically forever,
-/// because another content has another hash.
-const IMMUTABLE: Duration = Duration::from_secs(365 * 86_400);
 /// The names of the documents that describe paths of no group.
 const ROOTS: [&str; 3] = ["api", "apis", "version"];
 const JSON: &str = "application/json";
@@ -81,6 +76,7 @@ pub(crate) struct OpenApiDocuments {
     /// The hashes of documents of groups and versions, also of those that were dropped from `cache`. The
     /// index needs one of each.
     hashes: DocumentCache<DocumentHash>,
+    turns: MakingTurns,
 }
 
 impl OpenApiDocuments {
@@ -89,7 +85,14 @@ impl OpenApiDocuments {
         Self {
             cache: DocumentCache::new(bytes_max),
             hashes: DocumentCache::new(OPEN_API_HASHES_BYTES_MAX),
+            turns: MakingTurns::new(),
         }
+    }
+
+    /// Drops the documents of kinds that no plane has any more, because their definitions have changed or their planes
+    /// sleep. That also happens when other documents are made.
+    pub(super) fn drop_outdated(&self) {
+        self.cache.drop_outdated();
     }
 
     /// Returns how many documents were made.
@@ -107,6 +110,10 @@ pub(crate) struct Served<'t> {
 }
 
 impl Served<'_> {
+    fn sources(self) -> Sources {
+        Sources::of(self.table.groups.iter().flat_map(|group| &group.versions))
+    }
+
     fn open_id(self) -> &'static [OpenIdDocument] {
         match self.issues_tokens {
             true => &OpenIdDocument::ALL,
@@ -194,20 +201,36 @@ impl<'t> Part<'t> {
         write::version3(schemas, of, items, custom)
     }
 
+    fn sources(self) -> Sources {
+        match self {
+            Part::Root(_) | Part::OpenId(_) | Part::Group(_) => Sources::default(),
+            Part::Version(_, version) => Sources::of([version]),
+        }
+    }
+
+    /// Returns the id of the document as protobuf.
+    fn binary_content(self, table: &ServedGroups) -> DocumentId {
+        DocumentId::of(&("v3 as protobuf", self.content(table)))
+    }
+
     /// Returns the document as JSON.
     pub(crate) fn document(
         self,
         table: &ServedGroups,
-        documents: &OpenApiDocuments,
-    ) -> Arc<Document> {
-        let id = self.content(table);
-        documents.cache.get(id, || {
-            let descriptions = Descriptions::shared();
-            let made = Packer::json(self.make(table, &descriptions)).finish(JSON);
-            let known = documents.hashes.get(id, || DocumentHash(made.hash.clone()));
-            debug_assert_eq!(known.0, made.hash, "one content has two documents");
-            made
-        })
+        making: Making<'_>,
+    ) -> Result<Arc<Document>, ApiError> {
+        let (id, hashes) = (self.content(table), &making.documents.hashes);
+        making.document(
+            id,
+            || self.sources(),
+            |held| {
+                let descriptions = Descriptions::shared();
+                let made = Packer::json(self.make(table, &descriptions)).finish(JSON, held);
+                let known = hashes.get(id, || DocumentHash(made.hash.clone()));
+                debug_assert_eq!(known.0, made.hash, "one content has two documents");
+                made
+            },
+        )
     }
 
     /// Returns the document as protobuf. It has the hash of the JSON, because the index names documents
@@ -215,23 +238,30 @@ impl<'t> Part<'t> {
     pub(crate) fn binary(
         self,
         table: &ServedGroups,
-        documents: &OpenApiDocuments,
-    ) -> Arc<Document> {
-        let id = DocumentId::of(&("v3 as protobuf", self.content(table)));
-        documents.cache.get(id, || {
-            // First, because it may have to make the JSON.
-            let hash = self.hash(table, documents);
-            let descriptions = Descriptions::shared();
-            let encoded = proto::version3(self.make(table, &descriptions));
-            Packer::pieces(encoded).finish_as(PROTOBUF_3, hash)
-        })
+        making: Making<'_>,
+    ) -> Result<Arc<Document>, ApiError> {
+        let id = self.binary_content(table);
+        if let Some(found) = making.documents.cache.find(id) {
+            return Ok(found);
+        }
+        // First, because it may have to make the JSON.
+        let hash = self.hash(table, making)?;
+        making.document(
+            id,
+            || self.sources(),
+            |mut held| {
+                let descriptions = Descriptions::shared();
+                let encoded = proto::version3(self.make(table, &descriptions));
+                Packer::pieces(encoded, &mut held).finish_as(PROTOBUF_3, hash, held)
+            },
+        )
     }
 
     /// Returns the hash of the document. If it is not known, the document is made.
-    fn hash(self, table: &ServedGroups, documents: &OpenApiDocuments) -> String {
-        match documents.hashes.find(self.content(table)) {
-            Some(known) => known.0.clone(),
-            None => self.document(table, documents).hash.clone(),
+    fn hash(self, table: &ServedGroups, making: Making<'_>) -> Result<String, ApiError> {
+        match making.documents.hashes.find(self.content(table)) {
+            Some(known) => Ok(known.0.clone()),
+            None => Ok(self.document(table, making)?.hash.clone()),
         }
     }
 }
@@ -241,36 +271,46 @@ fn has_document(group: &ServedGroup) -> bool {
     !group.name.is_empty() && !group.versions.iter().all(custom::is_only)
 }
 
-/// Returns the index of version 3, which names each document by its hash.
-pub(crate) fn index(served: Served<'_>, documents: &OpenApiDocuments) -> Arc<Document> {
-    let table = served.table;
-    let id = DocumentId::of(&("index", served.issues_tokens, table.content));
-    documents.cache.get(id, || {
-        // Held, so that they are unpacked once for all documents that have to be made.
-        let _descriptions = Descriptions::shared();
-        let mut paths = Map::new();
-        for part in Part::all(served) {
-            let (name, hash) = (part.name(), part.hash(table, documents));
-            let url = format!("/openapi/v3/{name}?hash={hash}");
-            paths.insert(name, json!({"serverRelativeURL": (url)}));
+/// Returns the index of version 3, which names each document by its hash. One that is too long to be made has none.
+pub(crate) fn index(served: Served<'_>, making: Making<'_>) -> Result<Arc<Document>, ApiError> {
+    let (table, id) = (served.table, Wanted::Index.id(served));
+    if let Some(found) = making.documents.cache.find(id) {
+        return Ok(found);
+    }
+    // Held, so that they are unpacked once for all documents that have to be made.
+    let _descriptions = Descriptions::shared();
+    let mut paths = Map::new();
+    for part in Part::all(served) {
+        let name = part.name();
+        let mut url = format!("/openapi/v3/{name}");
+        if !making.is_too_long(&part.sources()) {
+            url.push_str("?hash=");
+            url.push_str(&part.hash(table, making)?);
         }
-        let index = json!({"paths": (Value::Object(paths))});
-        Packer::json(Node::Value(index)).finish(INDEX)
-    })
+        paths.insert(name, json!({"serverRelativeURL": (url)}));
+    }
+    let index = json!({"paths": (Value::Object(paths))});
+    let make = || Packer::json(Node::Value(index)).finish(INDEX, Held::default());
+    Ok(making.documents.cache.get(id, make))
 }
 
 /// Returns the document of version 2 in one form.
-fn whole(served: Served<'_>, documents: &OpenApiDocuments, form: Form) -> Arc<Document> {
-    let of = (served.issues_tokens, served.table.content);
-    let id = DocumentId::of(&("v2", form.media_types(), of));
-    documents.cache.get(id, || {
-        let descriptions = Descriptions::shared();
-        let everything = everything(served, &descriptions);
-        match form {
-            Form::Protobuf2 => Packer::pieces(proto::version2(everything)).finish(PROTOBUF_2),
-            Form::Json | Form::Protobuf3 => Packer::json(everything).finish(JSON),
-        }
-    })
+fn whole(served: Served<'_>, making: Making<'_>, form: Form) -> Result<Arc<Document>, ApiError> {
+    making.document(
+        Wanted::Whole(form).id(served),
+        || served.sources(),
+        |mut held| {
+            let descriptions = Descriptions::shared();
+            let everything = everything(served, &descriptions);
+            match form {
+                Form::Protobuf2 => {
+                    let encoded = proto::version2(everything);
+                    Packer::pieces(encoded, &mut held).finish(PROTOBUF_2, held)
+                }
+                Form::Json | Form::Protobuf3 => Packer::json(everything).finish(JSON, held),
+            }
+        },
+    )
 }
 
 /// Returns the document of version 2.
@@ -298,38 +338,95 @@ pub(crate) fn is_path(path: &str) -> bool {
     below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Answers a request below `/openapi`, as upstream whatever its method is.
-pub(crate) fn serve(request: &PathRequest<'_>, served: Served<'_>) -> Result<Reply, Refusal> {
-    let (table, documents) = (served.table, request.state.documents.open_api());
-    let path = request.path.strip_prefix("/openapi").unwrap_or("");
-    match path {
-        "/v2" => Ok(match negotiated(request, &[Form::Json, Form::Protobuf2]) {
-            Some(form) => document(request, &whole(served, documents, form)),
-            None => unacceptable(),
-        }),
-        "/v3" => {
-            // Upstream does not look at what the client accepts here, so only the encoding varies.
-            let mut reply = document(request, &index(served, documents));
-            let encoding = HeaderValue::from_static("Accept-Encoding");
-            reply.headers_mut().insert(VARY, encoding);
-            Ok(reply)
-        }
-        _ => {
-            let name = path
-                .strip_prefix("/v3/")
-                .ok_or_else(Refusal::no_such_path)?;
-            let Some(found) = Part::all(served).find(|part| part.name() == name) else {
-                return Ok(bare(StatusCode::NOT_FOUND, ResponseBody::empty()));
-            };
-            Ok(match negotiated(request, &[Form::Json, Form::Protobuf3]) {
-                Some(Form::Protobuf3) => part(request, &found.binary(table, documents)),
-                Some(Form::Json | Form::Protobuf2) => {
-                    part(request, &found.document(table, documents))
-                }
-                None => unacceptable(),
-            })
+/// A document that a client has requested.
+#[derive(Clone, Copy)]
+enum Wanted<'t> {
+    Whole(Form),
+    Index,
+    Part(Part<'t>, Form),
+}
+
+impl Wanted<'_> {
+    fn id(self, served: Served<'_>) -> DocumentId {
+        let (table, issues_tokens) = (served.table, served.issues_tokens);
+        match self {
+            Self::Whole(form) => {
+                DocumentId::of(&("v2", form.media_types(), (issues_tokens, table.content)))
+            }
+            Self::Index => DocumentId::of(&("index", issues_tokens, table.content)),
+            Self::Part(part, Form::Protobuf3) => part.binary_content(table),
+            Self::Part(part, Form::Json | Form::Protobuf2) => part.content(table),
         }
     }
+
+    /// Returns what may have to be made for the document.
+    fn sources(self, served: Served<'_>) -> Sources {
+        match self {
+            Self::Whole(_) | Self::Index => served.sources(),
+            Self::Part(part, _) => part.sources(),
+        }
+    }
+
+    fn make(self, served: Served<'_>, making: Making<'_>) -> Result<Arc<Document>, ApiError> {
+        match self {
+            Self::Whole(form) => whole(served, making, form),
+            Self::Index => index(served, making),
+            Self::Part(part, Form::Protobuf3) => part.binary(served.table, making),
+            Self::Part(part, Form::Json | Form::Protobuf2) => part.document(served.table, making),
+        }
+    }
+}
+
+/// Answers a request below `/openapi`, as upstream whatever its method is. `plane` gives the memory for the document, and
+/// `meter` is that of the plane.
+pub(crate) async fn serve(
+    request: &PathRequest<'_>,
+    served: Served<'_>,
+    plane: &dyn PlaneApi,
+    meter: &Arc<PlaneMeter>,
+) -> Result<Reply, Refusal> {
+    let documents = request.state.documents.open_api();
+    let path = request.path.strip_prefix("/openapi").unwrap_or("");
+    let wanted = match path {
+        "/v2" => negotiated(request, &[Form::Json, Form::Protobuf2]).map(Wanted::Whole),
+        // Upstream does not look at what the client accepts here.
+        "/v3" => Some(Wanted::Index),
+        _ => {
+            let name = path.strip_prefix("/v3/");
+            let name = name.ok_or_else(Refusal::no_such_path)?;
+            let Some(part) = Part::all(served).find(|part| part.name() == name) else {
+                return Ok(bare(StatusCode::NOT_FOUND, ResponseBody::empty()));
+            };
+            let form = negotiated(request, &[Form::Json, Form::Protobuf3]);
+            form.map(|form| Wanted::Part(part, form))
+        }
+    };
+    let Some(wanted) = wanted else {
+        return Ok(unacceptable());
+    };
+    let mut found = documents.cache.find(wanted.id(served));
+    if found.is_none() {
+        let sources = wanted.sources(served);
+        let _turn = documents.turns.enter(meter, &sources).await;
+        let making = Making {
+            documents,
+            take: &|bytes| plane.take_memory(Share::Answers, bytes),
+            bytes_max: request.state.backend.memory().most_for_one(Share::Answers),
+        };
+        found = Some(wanted.make(served, making)?);
+    }
+    let found = &found.expect("it was found or made");
+    Ok(match wanted {
+        Wanted::Whole(_) => document(request, found),
+        Wanted::Part(..) => part(request, found),
+        Wanted::Index => {
+            // Its form is always the same, so only the encoding varies.
+            let mut reply = document(request, found);
+            let encoding = HeaderValue::from_static("Accept-Encoding");
+            reply.headers_mut().insert(VARY, encoding);
+            reply
+        }
+    })
 }
 
 /// The encoding of a document.
@@ -361,143 +458,6 @@ fn negotiated(request: &PathRequest<'_>, forms: &[Form]) -> Option<Form> {
         forms.iter().find(takes)
     });
     wanted.copied()
-}
-
-/// Returns the reply to a client that accepts no form of a document. As upstream's, it has no body.
-fn unacceptable() -> Reply {
-    let mut reply = bare(StatusCode::NOT_ACCEPTABLE, ResponseBody::empty());
-    vary(reply.headers_mut());
-    reply
-}
-
-/// Says which headers of a request decide on the form of a document.
-fn vary(headers: &mut HeaderMap) {
-    headers.append(VARY, HeaderValue::from_static("Accept-Encoding"));
-    headers.append(VARY, HeaderValue::from_static("Accept"));
-}
-
-/// Returns the reply with a document, whether the client requested it by name alone or by name and
-/// hash.
-fn part(request: &PathRequest<'_>, found: &Document) -> Reply {
-    let asked = request.query.iter().find(|(key, _)| key == "hash");
-    match asked
-        .map(|(_, hash)| hash.as_str())
-        .filter(|hash| !hash.is_empty())
-    {
-        None => document(request, found),
-        Some(hash) if hash == found.hash => {
-            let mut reply = document(request, found);
-            if reply.status() == StatusCode::RANGE_NOT_SATISFIABLE {
-                return reply;
-            }
-            let headers = reply.headers_mut();
-            headers.insert(CACHE_CONTROL, HeaderValue::from_static("public, immutable"));
-            headers.insert(EXPIRES, http_date(SystemTime::now() + IMMUTABLE));
-            reply
-        }
-        Some(_) => {
-            let mut reply = bare(StatusCode::MOVED_PERMANENTLY, ResponseBody::empty());
-            let url = format!("{}?hash={}", request.path, found.hash);
-            if let Ok(url) = HeaderValue::try_from(url) {
-                reply.headers_mut().insert(LOCATION, url);
-            }
-            let headers = reply.headers_mut();
-            headers.insert(CONTENT_TYPE, HeaderValue::from_static(found.media_type));
-            headers.insert(ETAG, found.etag());
-            vary(headers);
-            reply
-        }
-    }
-}
-
-fn document(request: &PathRequest<'_>, document: &Document) -> Reply {
-    let etag = document.etag();
-    let tag = etag.to_str().unwrap_or("");
-    let (method, headers, length) = (request.method, request.headers, document.length);
-    let verdict = conditions::check(method, headers, tag, document.made);
-    let range = || conditions::range(method, headers, tag, document.made);
-    let mut reply = match verdict {
-        Verdict::NotModified => bare(StatusCode::NOT_MODIFIED, ResponseBody::empty()),
-        Verdict::Failed => bare(StatusCode::PRECONDITION_FAILED, ResponseBody::empty()),
-        Verdict::Send => match range().map(|text| ranges::requested(text, length)) {
-            None | Some(Requested::Whole) => whole_document(request, document),
-            Some(Requested::Part(part)) => part_of_document(request, document, part),
-            Some(Requested::Outside) => {
-                let mut reply = unsatisfiable("invalid range: failed to overlap\n");
-                let shown = format!("bytes */{length}");
-                reply.headers_mut().insert(CONTENT_RANGE, ascii(&shown));
-                return reply;
-            }
-            Some(Requested::Malformed) => return unsatisfiable("invalid range\n"),
-        },
-    };
-    let headers = reply.headers_mut();
-    let mut put = |name: HeaderName, value| headers.insert(name, value);
-    if verdict != Verdict::NotModified {
-        // The client has these with the document.
-        put(CONTENT_TYPE, HeaderValue::from_static(document.media_type));
-        put(LAST_MODIFIED, http_date(document.made));
-    }
-    put(ETAG, etag);
-    vary(headers);
-    reply
-}
-
-/// Returns the reply with all of a document, compressed if the client takes that. Parts are always plain, so only
-/// the plain document says that it has them: with those, the client could not go on with what is compressed.
-fn whole_document(request: &PathRequest<'_>, document: &Document) -> Reply {
-    if takes_gzip_of_documents(request.headers.get(ACCEPT_ENCODING)) {
-        let mut reply = bare(StatusCode::OK, ResponseBody::whole(document.gzip.clone()));
-        let gzip = HeaderValue::from_static("gzip");
-        reply.headers_mut().insert(CONTENT_ENCODING, gzip);
-        return reply;
-    }
-    let body = unpacked(request, document, 0..document.length);
-    let mut reply = bare(StatusCode::OK, body);
-    let bytes = HeaderValue::from_static("bytes");
-    reply.headers_mut().insert(ACCEPT_RANGES, bytes);
-    reply
-}
-
-fn part_of_document(request: &PathRequest<'_>, document: &Document, part: Range<usize>) -> Reply {
-    let (last, length) = (part.end.saturating_sub(1), document.length);
-    let shown = format!("bytes {}-{last}/{length}", part.start);
-    let body = unpacked(request, document, part);
-    let mut reply = bare(StatusCode::PARTIAL_CONTENT, body);
-    let headers = reply.headers_mut();
-    headers.insert(CONTENT_RANGE, ascii(&shown));
-    headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
-    reply
-}
-
-/// Returns the reply to a client that names no part of the document. As upstream's, it does not say which document
-/// there is.
-fn unsatisfiable(why: &'static str) -> Reply {
-    let mut reply = text(StatusCode::RANGE_NOT_SATISFIABLE, why);
-    vary(reply.headers_mut());
-    reply
-}
-
-/// Returns the body with a part of a document for a client that takes it plain: unpacked as it is read, each piece in
-/// a turn of the plane.
-fn unpacked(request: &PathRequest<'_>, document: &Document, part: Range<usize>) -> ResponseBody {
-    let (state, length) = (request.state, part.len());
-    let mut stream: SliceStream = Box::pin(Inflated::new(document.gzip.clone(), part));
-    if let Some(meter) = request.meter {
-        let plain = (stream, Coding::Identity);
-        stream = charged(plain, state, meter, request.seat.cloned());
-    }
-    let limits = state.answer_read_limits();
-    ResponseBody::sized(stream, length as u64, limits, &state.abandoned_answers)
-}
-
-/// Returns a time as headers write it: `Fri, 20 Nov 2026 20:00:00 GMT`.
-fn http_date(time: SystemTime) -> HeaderValue {
-    ascii(&httpdate::fmt_http_date(time))
-}
-
-fn ascii(text: &str) -> HeaderValue {
-    HeaderValue::try_from(text).expect("dates and numbers are ASCII")
 }
 
 #[cfg(test)]

@@ -26,6 +26,7 @@ use crate::answer::negotiate::{self, Form};
 use crate::answer::respond::{
     Client, Refusal, Reply, bare, object, raw_json, text, typed_object, whole_object,
 };
+use crate::backend::PlaneApi;
 use crate::documents::discovery::{AGGREGATED, Aggregated, AggregatedVersion, Discovery, to_json};
 use crate::documents::openapi::{self, Served};
 use crate::documents::openid::OpenIdDocument;
@@ -71,12 +72,12 @@ impl Pipeline<'_> {
 
     /// Answers an authorized request for a path of a plane. Documents about kinds are made anew once a definition has
     /// changed, which takes milliseconds for a thousand definitions, so they take a turn of the plane. OpenAPI
-    /// documents take up to a second then, and are always made aside.
+    /// documents take up to a second then, and are always made aside; the longest ones wait for each other.
     pub(crate) async fn path_of(
         &self,
         plane: PlaneReference<'_>,
         meter: &Arc<PlaneMeter>,
-        kinds: Kinds,
+        awake: &dyn PlaneApi,
         issuer: Option<&TokenIssuer>,
     ) -> Result<Reply, Refusal> {
         let request = self.path_request(plane);
@@ -84,9 +85,20 @@ impl Pipeline<'_> {
         if let Some(answer) = of_this_replica(&request) {
             return answer;
         }
-        let is_heavy = openapi::is_path(request.path);
+        let kinds = awake.kinds();
+        if openapi::is_path(request.path) {
+            let work = async {
+                let groups = kinds.served();
+                let served = Served {
+                    table: &groups,
+                    issues_tokens: issuer.is_some(),
+                };
+                openapi::serve(&request, served, awake, meter).await
+            };
+            return self.in_turn_or_aside(meter, true, Box::pin(work)).await;
+        }
         let work = poll_fn(|_| Poll::Ready(serve(&request, &kinds, issuer)));
-        self.in_turn_or_aside(meter, is_heavy, work).await
+        self.in_turn_or_aside(meter, false, work).await
     }
 }
 
@@ -112,7 +124,7 @@ pub(crate) fn public(request: &PathRequest<'_>, user: &UserInfo) -> Result<Reply
     }
 }
 
-/// Answers an authorized request for a document of a plane, which may issue tokens.
+/// Answers an authorized request for a document of a plane, which may issue tokens. OpenAPI is not among them.
 fn serve(
     request: &PathRequest<'_>,
     kinds: &Kinds,
@@ -122,16 +134,8 @@ fn serve(
         return document.serve(request, issuer);
     }
     let served = &kinds.served();
-    match request.path {
-        "/" | "/index.html" => return Ok(index(request, served, issuer)),
-        path if openapi::is_path(path) => {
-            let served = Served {
-                table: served,
-                issues_tokens: issuer.is_some(),
-            };
-            return openapi::serve(request, served);
-        }
-        _ => {}
+    if matches!(request.path, "/" | "/index.html") {
+        return Ok(index(request, served, issuer));
     }
     // The nameless group is below another path.
     let is_built_in = |group: &str| !group.is_empty() && kinds.base().group(group).is_some();

@@ -2,18 +2,20 @@
 
 use std::io::Read as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, Weak};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use flate2::read::GzDecoder;
 use polyplane_apimachinery::schema::Schemas;
+use polyplane_plane::Memory;
 use polyplane_registry::strategy::Plain;
 use polyplane_registry::{DocumentId, Features, KindTable, Kinds, ServedGroups, Strategy};
 
 use super::{DocumentCache, Documents, HeapSize};
+use crate::documents::openapi::making::Making;
 use crate::documents::openapi::packed::Document;
-use crate::documents::openapi::{Part, Served, index};
+use crate::documents::openapi::{OpenApiDocuments, Part, Served, index};
 
 pub(super) const ROWS: &str = include_str!("../../batteries/data/rows.json");
 
@@ -46,16 +48,33 @@ pub(super) fn served(table: &ServedGroups) -> Served<'_> {
     }
 }
 
+fn no_documents() -> Documents {
+    Documents::new(String::new(), &Memory::default())
+}
+
+/// Returns what makes documents without a limit.
+pub(super) fn making(documents: &OpenApiDocuments) -> Making<'_> {
+    Making {
+        documents,
+        take: &|_| None,
+        bytes_max: usize::MAX,
+    }
+}
+
 /// Returns all documents by name. The name also distinguishes two documents of one content.
 fn all(documents: &Documents, table: &ServedGroups) -> Vec<(String, Arc<Document>)> {
     let parts = Part::all(served(table));
-    let document = |part: Part<'_>| (part.name(), part.document(table, documents.open_api()));
+    let making = making(documents.open_api());
+    let document = |part: Part<'_>| {
+        let document = part.document(table, making);
+        (part.name(), document.expect("there is no limit"))
+    };
     parts.map(document).collect()
 }
 
 #[test]
 fn tables_of_the_same_kinds_share_every_document() {
-    let (documents, schemas) = (Documents::new(String::new()), schemas());
+    let (documents, schemas) = (no_documents(), schemas());
     let (one, other) = (table(ROWS, &schemas, 1), table(ROWS, &schemas, 2));
     for ((name, first), (_, second)) in all(&documents, &one)
         .into_iter()
@@ -63,8 +82,10 @@ fn tables_of_the_same_kinds_share_every_document() {
     {
         assert!(Arc::ptr_eq(&first, &second), "{name} is made twice");
     }
-    let index = [&one, &other].map(|table| index(served(table), documents.open_api()));
-    assert!(Arc::ptr_eq(&index[0], &index[1]));
+    let making = making(documents.open_api());
+    let index = [&one, &other].map(|table| index(served(table), making));
+    let [first, second] = index.map(|index| index.expect("there is no limit"));
+    assert!(Arc::ptr_eq(&first, &second));
     let discovery = [&one, &other].map(|table| documents.discovery(table));
     assert!(Arc::ptr_eq(&discovery[0], &discovery[1]));
 }
@@ -78,7 +99,7 @@ fn planes_without_kinds_of_their_own_copy_no_groups_for_a_document() {
 
 #[test]
 fn a_changed_kind_changes_the_documents_of_its_version_only() {
-    let (documents, schemas) = (Documents::new(String::new()), schemas());
+    let (documents, schemas) = (no_documents(), schemas());
     let changed = ROWS.replacen(r#""shortNames":["deploy"]"#, r#""shortNames":["dp"]"#, 1);
     assert_ne!(changed, ROWS);
     let (before, after) = (table(ROWS, &schemas, 1), table(&changed, &schemas, 2));
@@ -120,17 +141,15 @@ fn a_changed_kind_changes_the_documents_of_its_version_only() {
 
 #[test]
 fn both_forms_of_a_document_have_one_hash_and_are_made_once() {
-    let (documents, schemas) = (Documents::new(String::new()), schemas());
+    let (documents, schemas) = (no_documents(), schemas());
     let table = table(ROWS, &schemas, 1);
+    let making = making(documents.open_api());
     for part in Part::all(served(&table)) {
-        let json = part.document(&table, documents.open_api());
-        let binary = part.binary(&table, documents.open_api());
-        assert_eq!(json.etag(), binary.etag());
-        assert!(!Arc::ptr_eq(&json, &binary));
-        assert!(Arc::ptr_eq(
-            &binary,
-            &part.binary(&table, documents.open_api())
-        ));
+        let json = part.document(&table, making).expect("there is no limit");
+        let binary = || part.binary(&table, making).expect("there is no limit");
+        assert_eq!(json.etag(), binary().etag());
+        assert!(!Arc::ptr_eq(&json, &binary()));
+        assert!(Arc::ptr_eq(&binary(), &binary()));
     }
 }
 
@@ -159,7 +178,7 @@ fn the_aggregated_document_is_encoded_as_upstream_encodes_it() {
 fn a_hash_changes_with_the_content_and_not_with_the_making() {
     let schemas = schemas();
     let table = table(ROWS, &schemas, 1);
-    let made = [(), ()].map(|()| all(&Documents::new(String::new()), &table));
+    let made = [(), ()].map(|()| all(&no_documents(), &table));
     for ((name, first), (_, second)) in made[0].iter().zip(&made[1]) {
         assert!(!Arc::ptr_eq(first, second));
         assert_eq!(first.etag(), second.etag(), "{name}");
@@ -179,6 +198,41 @@ impl HeapSize for Weight {
     fn bytes(&self) -> usize {
         self.0
     }
+}
+
+/// A value that is outdated once its source is dropped.
+struct Derived(Weak<()>);
+
+impl HeapSize for Derived {
+    fn bytes(&self) -> usize {
+        10
+    }
+
+    fn is_outdated(&self) -> bool {
+        self.0.strong_count() == 0
+    }
+}
+
+#[test]
+fn a_cache_keeps_no_value_whose_source_nobody_has() {
+    let (cache, sources) = (DocumentCache::new(1000), [(); 4].map(Arc::new));
+    let id = |at: usize| DocumentId::of(&at);
+    for (at, source) in sources.iter().enumerate() {
+        cache.get(id(at), || Derived(Arc::downgrade(source)));
+    }
+    let kept = || [0, 1, 2, 3].map(|at| cache.find(id(at)).is_some());
+    let [first, second, _third, _fourth] = sources;
+    drop(first);
+    cache.drop_outdated();
+    assert_eq!(kept(), [false, true, true, true]);
+    drop(second);
+    // Nobody reads the metrics: it also happens when others are made.
+    for at in 10..20 {
+        cache.get(id(at), || Derived(Weak::new()));
+    }
+    assert_eq!(kept(), [false, false, true, true]);
+    let state = cache.state.lock();
+    assert_eq!(state.bytes, 10 * state.entries.len());
 }
 
 #[test]

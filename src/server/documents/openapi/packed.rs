@@ -1,6 +1,7 @@
 //! Documents as they are kept: compressed.
 
 use std::io::Write as _;
+use std::sync::Weak;
 use std::time::SystemTime;
 
 use aws_lc_rs::digest;
@@ -8,7 +9,9 @@ use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use http::HeaderValue;
+use polyplane_registry::kinds::custom::CustomSchema;
 
+use super::making::Held;
 use super::node::Node;
 use super::proto::Pieces;
 use crate::documents::HeapSize;
@@ -22,11 +25,19 @@ pub(crate) struct Document {
     /// Bytes of the plain form.
     pub(super) length: usize,
     pub(super) made: SystemTime,
+    /// The schemas of the kinds that objects define, as far as it was made of them.
+    schemas: Vec<Weak<dyn CustomSchema>>,
 }
 
 impl HeapSize for Document {
     fn bytes(&self) -> usize {
-        self.hash.len() + self.gzip.len()
+        let schemas = self.schemas.len() * size_of::<Weak<dyn CustomSchema>>();
+        self.hash.len() + self.gzip.len() + schemas
+    }
+
+    fn is_outdated(&self) -> bool {
+        let mut schemas = self.schemas.iter();
+        schemas.any(|schema| schema.strong_count() == 0)
     }
 }
 
@@ -52,8 +63,11 @@ impl Packer {
         packer
     }
 
-    /// Packs a document that is encoded already.
-    pub(super) fn pieces(document: Pieces) -> Self {
+    /// Packs a document that is encoded already. It counts with at least its length until it is packed.
+    pub(super) fn pieces(document: Pieces, held: &mut Held) -> Self {
+        if let Some(memory) = &mut held.memory {
+            memory.resize(memory.bytes().max(document.bytes()));
+        }
         let mut packer = Self::new();
         for piece in document.into_parts() {
             packer.write(&piece);
@@ -77,22 +91,30 @@ impl Packer {
     }
 
     /// Returns the document with the hash of what was packed.
-    pub(super) fn finish(self, media_type: &'static str) -> Document {
+    pub(super) fn finish(self, media_type: &'static str, held: Held) -> Document {
         let hash = hexadecimal(&self.digest.clone().finish());
-        self.finish_as(media_type, hash)
+        self.finish_as(media_type, hash, held)
     }
 
     /// Returns the document with the hash of another form of it.
-    pub(super) fn finish_as(self, media_type: &'static str, hash: String) -> Document {
+    pub(super) fn finish_as(self, media_type: &'static str, hash: String, held: Held) -> Document {
         let packed = self.gzip.finish();
         let mut packed = packed.expect("writing into memory does not fail");
         packed.shrink_to_fit();
+        let gzip = match held.memory {
+            Some(mut memory) => {
+                memory.resize(packed.len());
+                memory.keep(packed)
+            }
+            None => packed.into(),
+        };
         Document {
             media_type,
             hash,
-            gzip: packed.into(),
+            gzip,
             length: self.length,
             made: SystemTime::now(),
+            schemas: held.schemas,
         }
     }
 }

@@ -36,6 +36,11 @@ pub(super) struct Pieces {
 }
 
 impl Pieces {
+    /// Returns the length of the message.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Returns the bytes of the message in order.
     pub(super) fn into_parts(self) -> Vec<Vec<u8>> {
         self.parts
