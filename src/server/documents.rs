@@ -13,8 +13,10 @@ pub(crate) mod version;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
 
+use bytes::Bytes;
 use parking_lot::Mutex;
-use polyplane_plane::{Memory, Share};
+use polyplane_apimachinery::status::ApiError;
+use polyplane_plane::{Memory, Reservation, Share};
 use polyplane_registry::{DocumentId, ServedGroup, ServedGroups, ServedVersion};
 
 use crate::documents::discovery::{Discovery, VersionPart};
@@ -25,6 +27,18 @@ use crate::operations::exposition::{Exposition, Kind};
 /// versions. The built-in kinds need about half a megabyte; a cache below that would make documents
 /// again for each request.
 const DISCOVERY_BYTES_MAX: usize = 16 << 20;
+/// Bytes of the longest document of discovery that is made, as [`listed_bytes`] estimates them. Each version of a
+/// definition lists all its short names and categories, so one definition could make gigabytes.
+const DISCOVERED_BYTES_MAX: usize = 16 << 20;
+/// Bytes of a document of discovery from which on it counts in the share of answers. Those of most planes are shorter.
+const COUNTED_BYTES_MIN: usize = 1 << 20;
+/// Bytes that a document of discovery has about a kind beside its short names and categories, as an estimate.
+const LISTED_BYTES: usize = 1 << 10;
+/// Number of times that a kind is in memory while the documents of a table are made: in the two lists of its version, and
+/// in the two versions of the aggregated document.
+const LISTED_TIMES: usize = 4;
+/// `Retry-After`, in seconds, for a client whose document finds the share of answers full.
+const RETRY_AFTER_SECONDS: u32 = 1;
 /// Bytes of OpenAPI documents in the cache. The built-in kinds need about two megabytes; a cache
 /// below that would make documents again for each request.
 const OPEN_API_BYTES_MAX: usize = 32 << 20;
@@ -40,6 +54,8 @@ const OPEN_API_HASHES_BYTES_MAX: usize = 16 << 20;
 /// The documents of all kinds that any plane serves.
 pub(crate) struct Documents {
     address: String,
+    /// The most memory of answers that a plane can get.
+    room_max: usize,
     versions: DocumentCache<VersionPart>,
     discovery: DocumentCache<Discovery>,
     open_api: OpenApiDocuments,
@@ -49,10 +65,12 @@ impl Documents {
     /// Creates empty caches. `address` is the host and port that discovery shows. OpenAPI documents of kinds that objects
     /// define count in the share of answers.
     pub(crate) fn new(address: String, memory: &Memory) -> Self {
-        let open_api_bytes = memory.most_for_one(Share::Answers) / OPEN_API_PART;
+        let room_max = memory.most_for_one(Share::Answers);
+        let open_api_bytes = room_max / OPEN_API_PART;
         let open_api_bytes = open_api_bytes.clamp(OPEN_API_BYTES_MIN, OPEN_API_BYTES_MAX);
         Self {
             address,
+            room_max,
             versions: DocumentCache::new(DISCOVERY_BYTES_MAX),
             discovery: DocumentCache::new(DISCOVERY_BYTES_MAX),
             open_api: OpenApiDocuments::new(open_api_bytes),
@@ -60,29 +78,89 @@ impl Documents {
     }
 
     /// Returns the discovery documents of all kinds in `table`.
-    pub(crate) fn discovery(&self, table: &ServedGroups) -> Arc<Discovery> {
-        self.discovery.get(table.content, || {
-            let part = |group: &ServedGroup, version: &ServedVersion| self.part(group, version);
-            Discovery::new(table, &self.address, part)
-        })
+    ///
+    /// # Errors
+    /// Returns 413 if they would be too long, and 429 if there is no memory for them now.
+    pub(crate) fn discovery(
+        &self,
+        table: &ServedGroups,
+        take: Take<'_>,
+    ) -> Result<Arc<Discovery>, ApiError> {
+        if let Some(found) = self.discovery.find(table.content) {
+            return Ok(found);
+        }
+        let versions = table.groups.iter().flat_map(|group| &group.versions);
+        let room = self.listing_room(versions, take)?;
+        Ok(self.discovery.get(table.content, || {
+            let part =
+                |group: &ServedGroup, version: &ServedVersion| self.part(group, version, take);
+            let mut made = Discovery::new(table, &self.address, part);
+            drop(room);
+            made.count(|document| counted(document, take));
+            made
+        }))
     }
 
-    /// Returns the discovery documents of a group and version.
+    /// Returns the discovery documents of a group and version; `None` if there is no such version.
+    ///
+    /// # Errors
+    /// As [`Self::discovery`].
     pub(crate) fn version(
         &self,
         table: &ServedGroups,
-        group: &str,
-        version: &str,
-    ) -> Option<Arc<VersionPart>> {
-        let group = table.group(group)?;
+        (group, version): (&str, &str),
+        take: Take<'_>,
+    ) -> Result<Option<Arc<VersionPart>>, ApiError> {
+        let Some(group) = table.group(group) else {
+            return Ok(None);
+        };
         let mut versions = group.versions.iter();
-        let version = versions.find(|known| known.version == version)?;
-        Some(self.part(group, version))
+        let Some(version) = versions.find(|known| known.version == version) else {
+            return Ok(None);
+        };
+        if let Some(found) = self.versions.find(version.content) {
+            return Ok(Some(found));
+        }
+        let _room = self.listing_room([version], take)?;
+        Ok(Some(self.part(group, version, take)))
     }
 
-    fn part(&self, group: &ServedGroup, version: &ServedVersion) -> Arc<VersionPart> {
-        let make = || VersionPart::new(group, version);
-        self.versions.get(version.content, make)
+    /// Reserves memory in which documents of discovery are made; `None` if they are short.
+    fn listing_room<'v>(
+        &self,
+        versions: impl IntoIterator<Item = &'v ServedVersion>,
+        take: Take<'_>,
+    ) -> Result<Option<Reservation>, ApiError> {
+        let bytes = listed_bytes(versions);
+        if bytes > DISCOVERED_BYTES_MAX {
+            return Err(ApiError::request_entity_too_large(format_args!(
+                "the definitions of this control plane make a document of about {bytes} bytes, and the server makes \
+                 documents of discovery of at most {DISCOVERED_BYTES_MAX}; each version of a definition lists its \
+                 short names and categories"
+            )));
+        }
+        if bytes < COUNTED_BYTES_MIN {
+            return Ok(None);
+        }
+        let room = take(self.room_max.min(LISTED_TIMES * bytes));
+        room.map(Some).ok_or_else(|| {
+            let text =
+                "The server has no memory for a further long document, please try again later.";
+            ApiError::too_many_requests(text, RETRY_AFTER_SECONDS)
+        })
+    }
+
+    fn part(
+        &self,
+        group: &ServedGroup,
+        version: &ServedVersion,
+        take: Take<'_>,
+    ) -> Arc<VersionPart> {
+        self.versions.get(version.content, || {
+            let mut made = VersionPart::new(group, version);
+            made.count(|document| counted(document, take));
+            made
+        })
     }
 
     /// Writes how many documents were made, and drops those that no plane needs any more.
@@ -100,6 +178,33 @@ impl Documents {
     /// Returns the OpenAPI documents.
     pub(crate) fn open_api(&self) -> &OpenApiDocuments {
         &self.open_api
+    }
+}
+
+/// Reserves memory of the share of answers for the plane that needs a document.
+pub(crate) type Take<'t> = &'t dyn Fn(usize) -> Option<Reservation>;
+
+/// Returns about how many bytes the kinds that objects define take in a document of discovery.
+fn listed_bytes<'v>(versions: impl IntoIterator<Item = &'v ServedVersion>) -> usize {
+    let rows = versions
+        .into_iter()
+        .flat_map(|version| &version.resources)
+        .filter(|row| row.custom.is_some());
+    let bytes = rows.map(|row| {
+        let names = row.short_names.iter().chain(&row.categories);
+        LISTED_BYTES + names.map(|name| name.len()).sum::<usize>()
+    });
+    bytes.sum()
+}
+
+/// Counts a long document of discovery as long as it is cached or sent.
+fn counted(document: Bytes, take: Take<'_>) -> Bytes {
+    if document.len() < COUNTED_BYTES_MIN {
+        return document;
+    }
+    match take(document.len()) {
+        Some(room) => room.keep(document),
+        None => document,
     }
 }
 

@@ -62,6 +62,11 @@ impl VersionPart {
         }
     }
 
+    /// Replaces the documents by what `count` returns for them.
+    pub(crate) fn count(&mut self, count: impl Fn(Bytes) -> Bytes) {
+        self.resources = count(std::mem::take(&mut self.resources));
+    }
+
     /// Returns the answer to `/apis/<group>/<version>` or `/api/<version>`.
     pub(crate) fn resources(&self) -> Bytes {
         self.resources.clone()
@@ -128,6 +133,15 @@ impl HeapSize for Discovery {
 }
 
 impl Discovery {
+    /// Replaces the documents about all kinds by what `count` returns for them.
+    pub(crate) fn count(&mut self, count: impl Fn(Bytes) -> Bytes) {
+        let aggregated = self.aggregated.iter_mut().flatten();
+        let all = aggregated.map(|document| &mut document.json);
+        for document in all.chain([&mut self.groups]) {
+            *document = count(std::mem::take(document));
+        }
+    }
+
     /// Derives the documents. `address` is the host and port of the server; `part` returns the part
     /// for a group and version.
     pub(crate) fn new(

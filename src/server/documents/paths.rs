@@ -15,6 +15,7 @@ use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_auth::service_account::issuer::{CONFIGURATION_PATH, JWKS_PATH, TokenIssuer};
 use polyplane_auth::{Attributes, METRICS_PATH, Subject, UserInfo};
 use polyplane_fairness::PlaneMeter;
+use polyplane_plane::Share;
 use polyplane_registry::answer::media_range;
 use polyplane_registry::answer::negotiate::{PRODUCED, consumed_among, produced_among};
 use polyplane_registry::authority::forbidden;
@@ -27,6 +28,7 @@ use crate::answer::respond::{
     Client, Refusal, Reply, bare, object, raw_json, text, typed_object, whole_object,
 };
 use crate::backend::PlaneApi;
+use crate::documents::Take;
 use crate::documents::discovery::{AGGREGATED, Aggregated, AggregatedVersion, Discovery, to_json};
 use crate::documents::openapi::{self, Served};
 use crate::documents::openid::OpenIdDocument;
@@ -97,7 +99,8 @@ impl Pipeline<'_> {
             };
             return self.in_turn_or_aside(meter, true, Box::pin(work)).await;
         }
-        let work = poll_fn(|_| Poll::Ready(serve(&request, &kinds, issuer)));
+        let take = |bytes: usize| awake.take_memory(Share::Answers, bytes);
+        let work = poll_fn(|_| Poll::Ready(serve(&request, &kinds, issuer, &take)));
         self.in_turn_or_aside(meter, false, work).await
     }
 }
@@ -129,6 +132,7 @@ fn serve(
     request: &PathRequest<'_>,
     kinds: &Kinds,
     issuer: Option<&TokenIssuer>,
+    take: Take<'_>,
 ) -> Result<Reply, Refusal> {
     if let Some(document) = OpenIdDocument::of(request.path) {
         return document.serve(request, issuer);
@@ -139,7 +143,7 @@ fn serve(
     }
     // The nameless group is below another path.
     let is_built_in = |group: &str| !group.is_empty() && kinds.base().group(group).is_some();
-    discovery(request, served, is_built_in)
+    discovery(request, served, is_built_in, take)
 }
 
 /// Answers a path that needs no plane; `None` if the path needs one.
@@ -281,6 +285,7 @@ fn discovery(
     request: &PathRequest<'_>,
     kinds: &ServedGroups,
     is_built_in: impl Fn(&str) -> bool,
+    take: Take<'_>,
 ) -> Result<Reply, Refusal> {
     // Upstream compares the beginning of a path as text.
     if request.path.starts_with("//") {
@@ -291,17 +296,17 @@ fn discovery(
     let (first, second, more) = (segments.next(), segments.next(), segments.next());
     let documents = &request.state.documents;
     // Made of all kinds, so only for the paths that show them.
-    let discovery = || documents.discovery(kinds);
+    let discovery = || documents.discovery(kinds, take);
     let resources = |group, version| {
-        let part = documents.version(kinds, group, version)?;
-        Some(part.resources())
+        let part = documents.version(kinds, (group, version), take)?;
+        Ok::<_, ApiError>(part.map(|part| part.resources()))
     };
     let found = match (prefix, first, second, more) {
-        ("api" | "apis", None, None, None) => return root(request, &discovery(), prefix),
-        ("api", Some(version), None, None) => resources("", version),
-        ("apis", Some(group), None, None) => discovery().group(group),
+        ("api" | "apis", None, None, None) => return root(request, &discovery()?, prefix),
+        ("api", Some(version), None, None) => resources("", version)?,
+        ("apis", Some(group), None, None) => discovery()?.group(group),
         ("apis", Some(""), _, _) => None,
-        ("apis", Some(group), Some(version), None) => resources(group, version),
+        ("apis", Some(group), Some(version), None) => resources(group, version)?,
         _ => None,
     };
     let is_routed = match prefix {

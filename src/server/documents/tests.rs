@@ -6,13 +6,23 @@ use std::sync::{Arc, Barrier, Weak};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
 use flate2::read::GzDecoder;
+use polyplane_apimachinery::json;
 use polyplane_apimachinery::schema::Schemas;
-use polyplane_plane::Memory;
+use polyplane_apimachinery::status::Reason;
+use polyplane_apimachinery::structural::Structural;
+use polyplane_plane::{ContentId, Key, Memory, Share};
+use polyplane_registry::kinds::custom::{
+    CompileTurn, ConversionStrategy, CustomKind, CustomSchema,
+};
 use polyplane_registry::strategy::Plain;
-use polyplane_registry::{DocumentId, Features, KindTable, Kinds, ServedGroups, Strategy};
+use polyplane_registry::{
+    DocumentId, Features, KindTable, Kinds, Resource, ServedGroups, Strategy,
+};
 
-use super::{DocumentCache, Documents, HeapSize};
+use super::{DocumentCache, Documents, HeapSize, Take};
+use crate::documents::discovery::Discovery;
 use crate::documents::openapi::making::Making;
 use crate::documents::openapi::packed::Document;
 use crate::documents::openapi::{OpenApiDocuments, Part, Served, index};
@@ -52,6 +62,11 @@ fn no_documents() -> Documents {
     Documents::new(String::new(), &Memory::default())
 }
 
+fn discovery(documents: &Documents, table: &ServedGroups) -> Arc<Discovery> {
+    let discovery = documents.discovery(table, &|_| None);
+    discovery.expect("they are short")
+}
+
 /// Returns what makes documents without a limit.
 pub(super) fn making(documents: &OpenApiDocuments) -> Making<'_> {
     Making {
@@ -59,6 +74,54 @@ pub(super) fn making(documents: &OpenApiDocuments) -> Making<'_> {
         take: &|_| None,
         bytes_max: usize::MAX,
     }
+}
+
+#[derive(Debug, Default)]
+struct Schema(Bytes, CompileTurn);
+
+impl CustomSchema for Schema {
+    fn id(&self) -> ContentId {
+        ContentId::of([&self.0[..]])
+    }
+
+    fn is_compiled(&self) -> bool {
+        true
+    }
+
+    fn source(&self) -> &Bytes {
+        &self.0
+    }
+
+    fn structural(&self) -> Arc<Structural> {
+        let structural = Structural::parse(&json!({"type": "object"}));
+        Arc::new(structural.expect("it is structural"))
+    }
+
+    fn compile_turn(&self) -> &CompileTurn {
+        &self.1
+    }
+}
+
+/// Returns the schema of a kind that an object defines.
+pub(super) fn custom_schema() -> Arc<dyn CustomSchema> {
+    Arc::new(Schema::default())
+}
+
+/// Returns a row like `row`, of a kind that an object defines, with one category.
+fn custom_row(row: &Resource, category: &str) -> Arc<Resource> {
+    let mut row = row.clone();
+    row.categories = vec![category.into()];
+    row.custom = Some(CustomKind {
+        definition: Key::new("", "definitions", None, "a.b"),
+        discovered_verbs: Vec::new().into(),
+        metadata: row.definition,
+        schema: custom_schema(),
+        versions: Vec::new().into(),
+        conversion: ConversionStrategy::None,
+        scale: None,
+        replicas: Vec::new().into(),
+    });
+    Arc::new(row)
 }
 
 /// Returns all documents by name. The name also distinguishes two documents of one content.
@@ -86,7 +149,7 @@ fn tables_of_the_same_kinds_share_every_document() {
     let index = [&one, &other].map(|table| index(served(table), making));
     let [first, second] = index.map(|index| index.expect("there is no limit"));
     assert!(Arc::ptr_eq(&first, &second));
-    let discovery = [&one, &other].map(|table| documents.discovery(table));
+    let discovery = [&one, &other].map(|table| discovery(&documents, table));
     assert!(Arc::ptr_eq(&discovery[0], &discovery[1]));
 }
 
@@ -117,7 +180,9 @@ fn a_changed_kind_changes_the_documents_of_its_version_only() {
     for group in &before.groups {
         for version in &group.versions {
             let part = |table| {
-                let part = documents.version(table, &group.name, &version.version);
+                let name = (group.name.as_str(), version.version.as_str());
+                let part = documents.version(table, name, &|_| None);
+                let part = part.expect("there is no limit");
                 part.expect("both tables have the version")
             };
             let (first, second) = (part(&before), part(&after));
@@ -129,7 +194,7 @@ fn a_changed_kind_changes_the_documents_of_its_version_only() {
     }
     assert_eq!(remade, ["apps/v1"]);
     use crate::documents::discovery::AggregatedVersion::V2;
-    let discovery = [&before, &after].map(|table| documents.discovery(table));
+    let discovery = [&before, &after].map(|table| discovery(&documents, table));
     let tags = |prefix| {
         discovery
             .each_ref()
@@ -190,6 +255,35 @@ fn schemas_that_differ_share_nothing() {
     let (schemas, others) = (schemas(), schemas());
     let tables = [&schemas, &others].map(|schemas| table(ROWS, schemas, 1));
     assert_ne!(tables[0].content, tables[1].content);
+}
+
+/// Each version of a definition lists all its short names and categories, so one definition could make gigabytes.
+#[test]
+fn discovery_that_is_too_long_is_refused_before_it_is_made_and_a_long_one_counts() {
+    let (documents, schemas) = (no_documents(), schemas());
+    let mut table = table(ROWS, &schemas, 1);
+    let row = custom_row(
+        &table.groups[1].versions[0].resources[0],
+        &"x".repeat(1 << 20),
+    );
+    let memory = Arc::new(Memory::default());
+    let some: Take<'_> = &|bytes| memory.take(Share::Answers, bytes);
+    let none: Take<'_> = &|_| None;
+    for (kinds, take, refused) in [
+        (17, some, Some(Reason::RequestEntityTooLarge)),
+        (3, none, Some(Reason::TooManyRequests)),
+        (3, some, None),
+    ] {
+        table.groups[1].versions[0].resources = vec![Arc::clone(&row); kinds];
+        let made = documents.discovery(&table, take);
+        assert_eq!(made.err().map(|error| error.reason), refused, "{kinds}");
+    }
+    assert!(
+        memory.used(Share::Answers) >= 6 << 20,
+        "both versions count"
+    );
+    drop(documents);
+    assert_eq!(memory.used(Share::Answers), 0);
 }
 
 struct Weight(usize);

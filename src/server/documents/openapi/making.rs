@@ -18,6 +18,7 @@ use tokio::sync::{OwnedMutexGuard, Semaphore, SemaphorePermit};
 
 use super::OpenApiDocuments;
 use super::packed::Document;
+use crate::documents::Take;
 
 /// Bytes of the longest document that is made, as [`Sources::bytes`] estimates them. Upstream has no limit; here a plane
 /// with more definitions would take the memory and the time of all others.
@@ -77,7 +78,7 @@ pub(super) struct Held {
 pub(crate) struct Making<'m> {
     pub documents: &'m OpenApiDocuments,
     /// Reserves memory of the share of answers for the plane.
-    pub take: &'m dyn Fn(usize) -> Option<Reservation>,
+    pub take: Take<'m>,
     /// The most memory that the plane can get.
     pub bytes_max: usize,
 }
@@ -193,47 +194,15 @@ impl MakingTurns {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
     use futures_util::FutureExt as _;
     use polyplane_apimachinery::json;
     use polyplane_apimachinery::status::Reason;
-    use polyplane_apimachinery::structural::Structural;
-    use polyplane_plane::{ContentId, Memory, Share};
-    use polyplane_registry::kinds::custom::CompileTurn;
+    use polyplane_plane::{Memory, Share};
 
     use super::super::node::Node;
     use super::super::packed::Packer;
     use super::*;
-
-    #[derive(Debug, Default)]
-    struct Schema(Bytes, CompileTurn);
-
-    impl CustomSchema for Schema {
-        fn id(&self) -> ContentId {
-            ContentId::of([&self.0[..]])
-        }
-
-        fn is_compiled(&self) -> bool {
-            true
-        }
-
-        fn source(&self) -> &Bytes {
-            &self.0
-        }
-
-        fn structural(&self) -> Arc<Structural> {
-            let structural = Structural::parse(&json!({"type": "object"}));
-            Arc::new(structural.expect("it is structural"))
-        }
-
-        fn compile_turn(&self) -> &CompileTurn {
-            &self.1
-        }
-    }
-
-    fn schema() -> Arc<dyn CustomSchema> {
-        Arc::new(Schema::default())
-    }
+    use crate::documents::tests::custom_schema;
 
     /// Returns what a document of so many bytes is made of.
     fn sources(schema: &Arc<dyn CustomSchema>, bytes: usize) -> Sources {
@@ -252,7 +221,7 @@ mod tests {
     fn a_document_counts_while_it_is_made_and_until_nobody_has_its_definitions() {
         const LONG: usize = 4 * LONG_BYTES;
         let (memory, documents) = (Memory::default(), OpenApiDocuments::new(1 << 20));
-        let (memory, schema, id) = (Arc::new(memory), schema(), DocumentId::of(&"a"));
+        let (memory, schema, id) = (Arc::new(memory), custom_schema(), DocumentId::of(&"a"));
         let used = || memory.used(Share::Answers);
         let making = Making {
             documents: &documents,
@@ -282,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_document_that_has_no_room_is_refused_unless_it_is_short() {
-        let (documents, schema) = (OpenApiDocuments::new(1 << 20), schema());
+        let (documents, schema) = (OpenApiDocuments::new(1 << 20), custom_schema());
         let making = Making {
             documents: &documents,
             take: &|_| None,
@@ -304,7 +273,7 @@ mod tests {
     /// A hostile plane requests its longest document again and again.
     #[test]
     fn a_plane_makes_one_long_document_at_a_time_and_all_planes_a_few() {
-        let (turns, schema) = (MakingTurns::new(), schema());
+        let (turns, schema) = (MakingTurns::new(), custom_schema());
         let planes: [Arc<PlaneMeter>; 3] = Default::default();
         let enter = |plane: usize| {
             let sources = sources(&schema, LONG_BYTES);
