@@ -302,7 +302,7 @@ fn discovery(
         Ok::<_, ApiError>(part.map(|part| part.resources()))
     };
     let found = match (prefix, first, second, more) {
-        ("api" | "apis", None, None, None) => return root(request, &discovery()?, prefix),
+        ("api" | "apis", None, None, None) => return root(request, &*discovery()?, prefix),
         ("api", Some(version), None, None) => resources("", version)?,
         ("apis", Some(group), None, None) => discovery()?.group(group),
         ("apis", Some(""), _, _) => None,

@@ -289,7 +289,8 @@ mod tests {
         drop(first);
         assert!(enter(2).is_some());
         drop(second);
-        let short = turns.enter(&planes[0], Sources::default());
+        let none = Sources::default();
+        let short = turns.enter(&planes[0], &none);
         assert!(
             matches!(short.now_or_never(), Some(None)),
             "it does not wait"
