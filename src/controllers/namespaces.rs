@@ -212,10 +212,7 @@ pub(crate) fn overdue_pods(
     let is_over = deleted.is_ok_and(|deleted| now.saturating_sub(deleted.seconds) >= grace);
     let name = namespace.str_at(&["metadata", "name"]);
     Ok(is_over.then(|| {
-        format!(
-            "failed to delete pods for namespace: {name}, err: unexpected items still remain in namespace: {name} \
-             for gvr: /v1, Resource=pods"
-        )
+        format!("unexpected items still remain in namespace: {name} for gvr: /v1, Resource=pods")
     }))
 }
 

@@ -265,9 +265,9 @@ async fn a_namespace_fails_if_a_pod_without_finalizers_remains_after_its_grace()
         failure.expect("it can be read").unwrap_or_default()
     };
     assert_eq!(failure(5), "", "it may still end");
-    let said = failure(60);
-    let words = "unexpected items still remain in namespace: default for gvr: /v1, Resource=pods";
-    assert!(said.ends_with(words), "{said}");
+    let upstreams =
+        "unexpected items still remain in namespace: default for gvr: /v1, Resource=pods";
+    assert_eq!(failure(60), upstreams);
     let kept = json!({"metadata": {"finalizers": ["example.com/other"]}});
     site.patch(&key, kept).await;
     assert_eq!(failure(60), "", "the finalizer keeps it");
