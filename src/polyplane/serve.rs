@@ -47,8 +47,8 @@ use tokio::net::TcpListener;
 /// The part of --grace that is reserved for requests in flight after the planes are handed over.
 /// Without it they would be aborted if the hand-over needs all the time.
 const LAST_REQUESTS: Duration = Duration::from_secs(3);
-/// How long each of the three last steps may take: planes that were not handed over, the store, and the
-/// runtime's threads. Without the limits an etcd that does not answer would keep the process alive.
+/// How long each of the three last steps may take: planes that were not handed over, the store and the last events of
+/// the audit, and the runtime's threads. Without the limits an etcd that does not answer would keep the process alive.
 const LAST_CLOSE: Duration = Duration::from_secs(1);
 /// The part of --grace that is left when the planes have to be handed over.
 const LAST: Duration = LAST_REQUESTS.saturating_add(LAST_CLOSE.saturating_mul(3));
@@ -94,13 +94,18 @@ async fn serve(options: ServeOptions, release: Arc<Release>) -> anyhow::Result<(
     );
     let handover = started.waiting.take().map(WaitingServer::stop);
     let handover = handover.map(tokio::spawn);
-    finish(started.replica, signals, times).await;
-    audit::close(started.auditor).await;
+    let signalled = finish(started.replica, signals, times).await;
+    let audit_until = times.audit_until(signalled, tokio::time::Instant::now());
+    // At the same time, because neither needs the other.
+    let (sent, closed) = tokio::join!(
+        tokio::time::timeout_at(audit_until, audit::close(started.auditor)),
+        tokio::time::timeout(LAST_CLOSE, started.store.close()),
+    );
     drop(handover);
-    if tokio::time::timeout(LAST_CLOSE, started.store.close())
-        .await
-        .is_err()
-    {
+    if sent.is_err() {
+        tracing::error!("the grace ended before all audit events were written or sent");
+    }
+    if closed.is_err() {
         tracing::warn!("the store did not close in time");
     }
     Ok(())
@@ -331,12 +336,25 @@ impl Times {
         );
         Ok(self)
     }
+
+    /// Returns until when the audit may write and send, if the signal came then. An audit webhook that does not
+    /// answer would keep the process alive beyond its grace.
+    fn audit_until(
+        self,
+        signalled: tokio::time::Instant,
+        now: tokio::time::Instant,
+    ) -> tokio::time::Instant {
+        // The runtime's threads need the rest.
+        let until = signalled + self.grace.saturating_sub(LAST_CLOSE);
+        until.max(now + LAST_CLOSE)
+    }
 }
 
-/// Serves until a signal or `/drain`, hands the planes over, and stops.
-async fn finish(replica: Replica, mut signals: Signals, times: Times) {
+/// Serves until a signal or `/drain`, hands the planes over, and stops. Returns when the signal came.
+async fn finish(replica: Replica, mut signals: Signals, times: Times) -> tokio::time::Instant {
     let stop = replica.stop_handle();
     let drain = replica.drain();
+    let (note, noted) = tokio::sync::oneshot::channel();
     let ending = tokio::spawn(async move {
         let signalled = tokio::select! {
             // The signal first: after a signal no client waits for a drain.
@@ -367,6 +385,7 @@ async fn finish(replica: Replica, mut signals: Signals, times: Times) {
                 }
             }
         }
+        let _ = note.send(tokio::time::Instant::now());
         tokio::select! {
             // The second signal first, because it stops the drain.
             biased;
@@ -380,6 +399,7 @@ async fn finish(replica: Replica, mut signals: Signals, times: Times) {
     });
     replica.run(LAST_CLOSE).await;
     ending.abort();
+    noted.await.unwrap_or_else(|_| tokio::time::Instant::now())
 }
 
 /// Returns the secret from which the keys of planes derive: that of --root-secret-file, or that of
@@ -484,5 +504,21 @@ mod tests {
                 assert!(text.contains(&words), "{words}: {text}");
             }
         }
+    }
+
+    #[test]
+    fn the_audit_ends_within_the_grace_and_has_as_long_as_the_store() {
+        let [grace, notice] = [25, 3].map(Duration::from_secs);
+        let times = Times { grace, notice };
+        let signalled = tokio::time::Instant::now();
+        let ends_after = |passed: u64| {
+            let now = signalled + Duration::from_secs(passed);
+            let until = times.audit_until(signalled, now);
+            until.duration_since(signalled).as_secs()
+        };
+        // Nothing was to be handed over; all that comes before took as long as it may.
+        let longest = (grace.saturating_sub(LAST) + LAST_REQUESTS + LAST_CLOSE).as_secs();
+        assert_eq!([3, longest].map(ends_after), [24, 24]);
+        assert_eq!(ends_after(30), 31);
     }
 }
