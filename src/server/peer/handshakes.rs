@@ -9,11 +9,13 @@
 //! Invariant: handshakes and proven connections never count against each other's limits.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
+
+use crate::request::doorway::Source;
 
 /// The limits on handshakes in progress.
 #[derive(Clone, Copy, Debug)]
@@ -36,20 +38,6 @@ struct InProgress {
     all: BTreeMap<u64, (Source, CancellationToken)>,
 }
 
-/// The unit that counts as one source: an IPv4 address, or the network half of an IPv6 address,
-/// because one host has all addresses of the other half.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Source(IpAddr);
-
-impl From<IpAddr> for Source {
-    fn from(address: IpAddr) -> Self {
-        Self(match address.to_canonical() {
-            IpAddr::V4(address) => address.into(),
-            IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
-        })
-    }
-}
-
 /// One handshake in progress; dropping this ends it.
 #[derive(Debug)]
 pub(super) struct Handshake {
@@ -69,7 +57,7 @@ impl Handshakes {
 
     /// Begins a handshake, and aborts the oldest one if there are too many.
     pub(super) fn begin(self: &Arc<Self>, address: IpAddr) -> Handshake {
-        let source = Source::from(address);
+        let source = Source::of(Some(address));
         let evicted = CancellationToken::new();
         let mut in_progress = self.in_progress.lock();
         let of_source = |(of, _): &&(Source, CancellationToken)| *of == source;
