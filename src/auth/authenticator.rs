@@ -23,8 +23,14 @@ pub struct Credentials<'a> {
     /// The wall clock, for validity periods.
     pub now: SystemTime,
     /// A number for the source of the request, by which places are shared among strangers. Clients of one
-    /// network have the same; 0 if there is none.
+    /// network have the same; [`Self::NO_SOURCE`] if somebody who is proven asks about the credentials.
     pub source: usize,
+}
+
+impl Credentials<'_> {
+    /// The source of credentials that come from no client. No client has it: else strangers could take the places
+    /// of those who ask.
+    pub const NO_SOURCE: usize = usize::MAX;
 }
 
 /// The reason why credentials were refused, for the log. The client only gets 401.

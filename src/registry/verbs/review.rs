@@ -201,7 +201,7 @@ async fn reviewed_by_others(
         chain: None,
         path: "",
         now: UNIX_EPOCH + Duration::from_secs(seconds),
-        source: 0,
+        source: Credentials::NO_SOURCE,
     };
     match reviewer.0.authenticate(&credentials).await {
         Authentication::User(user) => Ok(Some((user, audiences))),

@@ -252,6 +252,7 @@ pub(crate) async fn woken() {
 mod tests {
     use super::*;
     use futures_util::FutureExt as _;
+    use polyplane_auth::Credentials;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     const NOW: fn() -> Moment = || Moment(1);
@@ -302,6 +303,15 @@ mod tests {
         assert_eq!(served.load(Ordering::Relaxed), FLOOD + 1);
         assert_eq!(doorway.inside.lock().taken, 0);
         newcomer.expect("no panic")
+    }
+
+    #[test]
+    fn no_client_is_of_the_source_of_token_reviews() {
+        let doorway = doorway();
+        let addresses = (0..=255).map(|last| Some(IpAddr::from([10, 0, 0, last])));
+        for address in addresses.chain([None]) {
+            assert_ne!(doorway.source(address), Credentials::NO_SOURCE);
+        }
     }
 
     #[tokio::test]
