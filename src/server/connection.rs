@@ -9,6 +9,7 @@ pub(crate) mod counted_body;
 pub(crate) mod goaway;
 mod heads;
 mod held_window;
+mod http2_settings;
 pub(crate) mod open_connections;
 mod plain_http;
 pub(crate) mod requests;
@@ -27,7 +28,7 @@ use std::time::SystemTime;
 use futures_util::future::{Either, ready};
 use http::{HeaderValue, Method};
 use hyper::body::Incoming;
-use hyper::server::conn::{http1, http2};
+use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
@@ -47,6 +48,7 @@ use crate::connection::counted_body::Sent;
 use crate::connection::goaway::close_if_stopping;
 use crate::connection::heads::{about_server, refused_head};
 use crate::connection::held_window::HeldWindow;
+use crate::connection::http2_settings::http2_settings;
 use crate::connection::open_connections::{Closing, Lifetime, OpenConnection};
 use crate::connection::requests::{Requests, answer_of_next};
 use crate::connection::reset_delay::DelayedReset;
@@ -66,30 +68,9 @@ use std::convert::Infallible;
 use std::io;
 use std::time::Duration;
 
-/// Bytes of a request body that a client may send on one stream before the server reads them. More
-/// would cost memory per stream; less would make uploads wait for round trips.
-const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
-/// Bytes of request bodies that a client may send on all streams of one connection before the
-/// server reads them, once a request of it was proven. More would cost memory per connection.
-const CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
-/// Bytes of answers that one stream may buffer. Less would make the source of a large answer wait
-/// for each round trip.
-const SEND_BUFFER_BYTES: usize = 512 * 1024;
-/// Streams that a client may reset before the server has begun their requests, on one connection at a time.
-/// One more ends the connection. With more, a client could have heads parsed without a limit on its streams; the
-/// library's own limit.
-const UNBEGUN_RESETS_MAX: usize = 20;
-/// Streams of one connection that the server may reset because of a client's faults. One more ends the
-/// connection. With more, a client could make the server send resets for as long as it likes; the library's
-/// own limit.
-const FAULTY_STREAMS_MAX: usize = 1024;
 /// Answers that a connection which has proven nobody may leave unread, because it gives their streams no room; one
 /// more is a reset of its stream. With more, strangers could fill memory with streams that wait.
 const UNREAD_BY_STRANGER_MAX: usize = 32;
-/// Longest head of a request over HTTP/2, in bytes as that protocol counts them. No share of the memory budget counts
-/// heads, each stream may have one, and many short headers take several times as much memory as they count: with more,
-/// clients without a credential could fill the memory.
-const HEADER_LIST_BYTES: u32 = 256 * 1024;
 /// Headers of a request over HTTP/1.1. With the library's own limit of 100, users in many groups get 431, because front
 /// proxies and impersonation send a header for each group. With more, all requests would cost more: to parse a head,
 /// however short, the library allocates 64 bytes for each header that there may be.
@@ -99,13 +80,6 @@ const HTTP1_HEADERS_MAX: usize = 1024;
 /// budget counts. With the library's own limit of 408 KiB, 5000 clients without a credential could hold 4 GiB. Proxies
 /// between clients and servers take heads of 8 to 60 KiB.
 const HTTP1_HEAD_BYTES: usize = 64 * 1024;
-/// A silent HTTP/2 client gets a ping after this time; without it, clients behind a broken network
-/// would keep their connections.
-const PING_INTERVAL: Duration = Duration::from_secs(30);
-/// How long a client may take to answer a ping before its connection is closed. Less would
-/// disconnect clients on slow networks.
-const PING_TIMEOUT: Duration = Duration::from_secs(20);
-
 /// For how long a connection of HTTP/1.1 takes a request after the server has begun to stop, unless one was
 /// answered with `Connection: close` before. With HTTP/1.1 a server cannot say that a connection without a request is
 /// about to close, so with less, more requests on the way would be lost; more would delay the stop.
@@ -437,19 +411,8 @@ async fn serve_h2(
         })
     };
     let mut requests = Requests::new();
-    let serving = http2::Builder::new(requests.begins())
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(state.limits.streams_per_connection_max)
-        .max_pending_accept_reset_streams(UNBEGUN_RESETS_MAX)
-        .max_local_error_reset_streams(FAULTY_STREAMS_MAX)
-        .initial_stream_window_size(STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-        .max_send_buf_size(SEND_BUFFER_BYTES)
-        .max_header_list_size(HEADER_LIST_BYTES)
-        .keep_alive_interval(PING_INTERVAL)
-        .keep_alive_timeout(PING_TIMEOUT)
-        .serve_connection(TokioIo::new(stream), service);
-    let mut serving = pin!(serving);
+    let settings = http2_settings(requests.begins(), &state.limits);
+    let mut serving = pin!(settings.serve_connection(TokioIo::new(stream), service));
     let mut lifetime = Lifetime::new(open, &state.limits, &state.drain);
     let mut sweeper = Sweeper::new(requests.unread(), &state.limits);
     loop {
