@@ -14,6 +14,7 @@ pub(crate) mod open_connections;
 mod plain_http;
 pub(crate) mod requests;
 mod reset_delay;
+mod strange_heads;
 pub(crate) mod tls;
 pub(crate) mod unread;
 mod verdicts;
@@ -52,6 +53,7 @@ use crate::connection::http2_settings::http2_settings;
 use crate::connection::open_connections::{Closing, Lifetime, OpenConnection};
 use crate::connection::requests::{Requests, answer_of_next};
 use crate::connection::reset_delay::DelayedReset;
+use crate::connection::strange_heads::{HeldHead, NoRoom, bytes_of};
 use crate::connection::tls::ALPN_H2;
 use crate::connection::unread::{Sending, Sweeper, UnreadAnswers};
 use crate::nodes::upgrade::{ClientUpgrade, Session};
@@ -84,6 +86,9 @@ const HTTP1_HEAD_BYTES: usize = 64 * 1024;
 /// answered with `Connection: close` before. With HTTP/1.1 a server cannot say that a connection without a request is
 /// about to close, so with less, more requests on the way would be lost; more would delay the stop.
 const LAST_CALL: Duration = Duration::from_millis(250);
+
+/// A request over HTTP/2, with the room that its head takes.
+type Held = (http::Request<Incoming>, Option<HeldHead>);
 
 /// The facts about a client that are known before its first request.
 pub(crate) struct Connection {
@@ -161,6 +166,18 @@ impl Connection {
     /// Returns whether no request of the client's own connection has been proven.
     fn has_proven_nobody(&self) -> bool {
         self.open().is_some_and(|open| !open.is_proven())
+    }
+
+    /// Takes room for the head of a request over HTTP/2, unless a request of the connection has been proven.
+    ///
+    /// # Errors
+    /// Returns an error if there is none. The request is dropped then.
+    fn hold_head(&self, request: http::Request<Incoming>) -> Result<Held, NoRoom> {
+        let head = match self.open() {
+            Some(open) if !open.is_proven() => Some(open.heads().hold(bytes_of(&request))?),
+            Some(_) | None => None,
+        };
+        Ok((request, head))
     }
 
     /// Gives the client room again, because these bytes of a body were read.
@@ -356,15 +373,24 @@ async fn answer(
     reply
 }
 
-/// The reason why a stranger's stream is reset instead of being answered.
+/// The reason why a stranger's stream is reset instead of being answered. The library takes the code of the reset from
+/// the source. Without it the code is that of a broken server.
 #[derive(Debug, thiserror::Error)]
-#[error("the client reads none of its answers")]
-struct TooManyUnread(#[source] h2::Error);
+enum Unanswered {
+    #[error("the client reads none of its answers")]
+    TooManyUnread(#[source] h2::Error),
+    /// The request was not begun.
+    #[error("there is no room for the head of the request")]
+    NoRoom(#[source] h2::Error),
+}
 
-impl TooManyUnread {
-    fn new() -> Self {
-        // The library takes the code of the reset from here. Without it the code is that of a broken server.
-        Self(h2::Reason::ENHANCE_YOUR_CALM.into())
+impl Unanswered {
+    fn too_many_unread() -> Self {
+        Self::TooManyUnread(h2::Reason::ENHANCE_YOUR_CALM.into())
+    }
+
+    fn no_room() -> Self {
+        Self::NoRoom(h2::Reason::REFUSED_STREAM.into())
     }
 }
 
@@ -394,17 +420,23 @@ async fn serve_h2(
         service_fn(move |request: http::Request<Incoming>| {
             let (seat, request_under_way) = (under_way.take(), requests.begin());
             let sending = answer_of_next();
+            // Now, because the request may not be polled in this turn.
+            let held = caller.connection.hold_head(request);
             if state.goaway.draws() {
                 requests.send_away();
             }
             let caller = Arc::clone(&caller);
             let state = Arc::clone(&state);
             async move {
+                let Ok((request, head)) = held else {
+                    ServerState::count(&state.metrics.rejected);
+                    return Err(Unanswered::no_room());
+                };
                 let reply = answered(state, Arc::clone(&caller), request).await;
-                drop(seat);
+                drop((seat, head));
                 let has_many = request_under_way.unread() >= UNREAD_BY_STRANGER_MAX;
                 match has_many && caller.connection.has_proven_nobody() {
-                    true => Err(TooManyUnread::new()),
+                    true => Err(Unanswered::too_many_unread()),
                     false => Ok(request_under_way.with(reply, Sent::InStream(sending))),
                 }
             }
@@ -551,7 +583,7 @@ mod tests {
 
     #[test]
     fn a_stranger_who_reads_no_answers_is_asked_to_slow_down() {
-        let refusal = TooManyUnread::new();
+        let refusal = Unanswered::too_many_unread();
         let cause = refusal
             .source()
             .and_then(|cause| cause.downcast_ref::<h2::Error>());

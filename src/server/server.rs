@@ -16,6 +16,7 @@ use crate::connection;
 use crate::operations::drain::Drain;
 use crate::options::StopPolicy;
 use crate::peer::listener;
+use crate::request::doorway::Source;
 use crate::server_state::ServerState;
 use crate::watch::open_watches::WatchGuard;
 
@@ -254,8 +255,9 @@ async fn accept(
             accepted = listener.accept() => accepted,
         };
         match accepted {
-            Ok((socket, _)) => {
-                let open = state.metrics.connections.accept();
+            Ok((socket, address)) => {
+                let source = Source::of(Some(address.ip()));
+                let open = state.metrics.connections.accept(source);
                 let number = open.number();
                 let task = connections.spawn(connection::serve(
                     Arc::clone(&state),

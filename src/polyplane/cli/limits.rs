@@ -93,7 +93,7 @@ pub struct LimitOptions {
     pub connections_max: usize,
     /// Connections that have not shown a valid credential, at most, beside --connections-max.
     /// Health checks are among them. When one more is opened, the oldest one is closed. Each may take
-    /// 128 KiB of memory for an unfinished request, beside --memory-budget.
+    /// 128 KiB of memory for requests that wait, and all of them 128 MiB more, beside --memory-budget.
     #[arg(
         long,
         value_name = "NUMBER",

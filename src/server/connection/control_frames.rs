@@ -7,6 +7,9 @@
 //! connection therefore has a budget of such frames. Requests, answers and time add to it, because clients need a few
 //! frames for each request, acknowledge what they read, and try whether the server is still there. A client that has
 //! used up the budget loses the connection, which counts as flooding. So does one that the library ends ([`is_flood`]).
+//!
+//! The library also keeps heads that it has read. While a connection has proven nobody, their memory is bounded here as
+//! [`strange_heads`](super::strange_heads) says.
 
 use std::error::Error as _;
 use std::io::{self, IoSlice};
@@ -19,6 +22,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
 use crate::connection::open_connections::OpenConnection;
+use crate::connection::strange_heads::{HeldHead, UNFINISHED_BYTES};
 
 /// The budget of a new connection, and the most that time adds to one that has none left. With less, a client could not
 /// acknowledge at once what it has received over some time; with more, a new connection would cost the server more than
@@ -52,6 +56,8 @@ const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const SETTINGS: u8 = 4;
 const CONTINUATION: u8 = 9;
+/// The flag of a frame with which a head ends.
+const END_HEADERS: u8 = 4;
 
 /// The reason why a connection ends.
 #[derive(Debug, thiserror::Error)]
@@ -63,6 +69,8 @@ pub(crate) struct LimitedFrames<S> {
     stream: S,
     budget: FrameBudget,
     open: Arc<OpenConnection>,
+    /// The head that has begun and not ended.
+    unfinished: Option<HeldHead>,
     /// Counts the connection once its client has sent too many frames; `None` after that.
     flooding: Option<Arc<AtomicU64>>,
 }
@@ -74,8 +82,20 @@ impl<S> LimitedFrames<S> {
             stream,
             budget: FrameBudget::new(),
             open: Arc::clone(open),
+            unfinished: None,
             flooding: Some(open.flooding()),
         }
+    }
+
+    /// Takes room for a head that has begun and not ended.
+    fn hold_unfinished(&mut self) -> io::Result<()> {
+        if !self.budget.in_head {
+            self.unfinished = None;
+        } else if self.unfinished.is_none() {
+            let head = self.open.heads().hold(UNFINISHED_BYTES);
+            self.unfinished = Some(head.map_err(io::Error::other)?);
+        }
+        Ok(())
     }
 }
 
@@ -94,6 +114,10 @@ struct FrameBudget {
     left: u64,
     /// True while the connection has proven nobody.
     is_strange: bool,
+    /// True while a head has begun and not ended.
+    in_head: bool,
+    /// The newest stream.
+    newest: u32,
     /// The bytes sent that have not added a frame yet.
     sent_bytes: u64,
     /// The time up to which time has been added.
@@ -110,6 +134,8 @@ impl FrameBudget {
         Self {
             left: FRAMES_AT_ONCE_MAX,
             is_strange: false,
+            in_head: false,
+            newest: 0,
             sent_bytes: 0,
             refilled: Instant::now(),
             skipped: PREFACE_BYTES,
@@ -131,14 +157,31 @@ impl FrameBudget {
             self.head_len += more.len();
             bytes = rest;
             if self.head_len == HEAD_BYTES {
-                let [high, middle, low, kind, ..] = self.head;
+                let [high, middle, low, kind, flags, stream @ ..] = self.head;
                 let length = [high, middle, low].map(usize::from);
                 self.skipped = length.iter().fold(0, |length, byte| (length << 8) | byte);
                 self.head_len = 0;
                 taken = taken.and(self.take(kind, self.skipped));
+                if matches!(kind, HEADERS | CONTINUATION) {
+                    self.in_head = flags & END_HEADERS == 0;
+                }
+                if kind == HEADERS {
+                    // Without the reserved bit.
+                    let stream = u32::from_be_bytes(stream) & (u32::MAX >> 1);
+                    taken = taken.and(self.begin_stream(stream));
+                }
             }
         }
         taken
+    }
+
+    /// Notes the stream that a head is of. A stranger sends no second head, the trailers, on a stream.
+    fn begin_stream(&mut self, stream: u32) -> Result<(), TooManyFrames> {
+        if self.is_strange && stream <= self.newest {
+            return Err(TooManyFrames);
+        }
+        self.newest = self.newest.max(stream);
+        Ok(())
     }
 
     /// Takes what a frame with a payload of `length` bytes costs.
@@ -195,7 +238,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for LimitedFrames<S> {
         {
             flooding.fetch_add(1, Ordering::Relaxed);
         }
-        Poll::Ready(received.map_err(io::Error::other))
+        received.map_err(io::Error::other)?;
+        Poll::Ready(self.hold_unfinished())
     }
 }
 
@@ -235,11 +279,12 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for LimitedFrames<S> {
 mod tests {
     use std::time::Duration;
 
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
     use tokio::time::advance;
 
     use super::*;
     use crate::connection::open_connections::OpenConnections;
+    use crate::request::doorway::Source;
 
     const PING: u8 = 6;
 
@@ -325,7 +370,7 @@ mod tests {
     async fn a_connection_with_too_many_frames_is_counted_once() {
         let pings = frame(PING, 8).repeat(10);
         let (mut client, server) = tokio::io::duplex(pings.len());
-        let open = Arc::new(OpenConnections::new(1, 1).accept());
+        let open = Arc::new(OpenConnections::new(1, 1).accept(Source::of(None)));
         let flooding = open.flooding();
         let mut limited = LimitedFrames::new(server, &open);
         let mut buffer = vec![0; pings.len()];
@@ -344,5 +389,67 @@ mod tests {
             assert_eq!(flooding.load(Ordering::Relaxed), u64::from(is_over));
         }
         assert_eq!(refused, 2);
+    }
+
+    #[tokio::test]
+    async fn a_stranger_sends_no_trailers() {
+        // The last one has the reserved bit too.
+        for (stream, is_taken) in [
+            ([0, 0, 0, 5], true),
+            ([0, 0, 0, 3], false),
+            ([128, 0, 0, 3], false),
+        ] {
+            for is_strange in [true, false] {
+                let mut budget = connected();
+                budget.is_strange = is_strange;
+                for (number, stream) in [[0, 0, 0, 3], stream].into_iter().enumerate() {
+                    let mut head = frame(HEADERS, 8);
+                    head[4] = END_HEADERS;
+                    head[5..HEAD_BYTES].copy_from_slice(&stream);
+                    let taken = budget.received(&head).is_ok();
+                    assert_eq!(taken, number == 0 || is_taken || !is_strange, "{stream:?}");
+                }
+            }
+        }
+    }
+
+    type Connected = (DuplexStream, LimitedFrames<DuplexStream>);
+
+    /// Returns a new connection whose client has sent these bytes after its preface. `None` if they end it.
+    async fn sent(all: &Arc<OpenConnections>, bytes: &[u8]) -> Option<Connected> {
+        let (mut client, server) = duplex(1 << 10);
+        let open = Arc::new(all.accept(Source::of(None)));
+        let mut limited = LimitedFrames::new(server, &open);
+        let first = [&[0; PREFACE_BYTES][..], bytes].concat();
+        client.write_all(&first).await.expect("there is room");
+        let read = limited.read_exact(&mut vec![0; first.len()]).await;
+        read.ok().map(|_| (client, limited))
+    }
+
+    #[tokio::test]
+    async fn strangers_have_few_heads_that_do_not_end() {
+        let all = OpenConnections::new(1, 100);
+        let mut head = frame(HEADERS, 8);
+        head[8] = 1;
+        let mut unfinished = Vec::new();
+        while let Some(one) = sent(&all, &head).await {
+            unfinished.push(one);
+        }
+        assert_eq!(
+            unfinished.len(),
+            33,
+            "half of 128 MiB, and what each connection has"
+        );
+        let mut rest = frame(CONTINUATION, 8);
+        (rest[4], rest[8]) = (END_HEADERS, 1);
+        let (client, limited) = &mut unfinished[0];
+        client.write_all(&rest).await.expect("there is room");
+        let read = limited.read_exact(&mut vec![0; rest.len()]).await;
+        read.expect("a whole head");
+        let again = sent(&all, &head).await;
+        assert!(again.is_some(), "there is room again");
+        assert!(sent(&all, &head).await.is_none());
+        head[4] = END_HEADERS;
+        assert!(sent(&all, &head).await.is_some(), "a whole head");
     }
 }

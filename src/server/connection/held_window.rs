@@ -182,6 +182,7 @@ mod tests {
 
     use super::*;
     use crate::connection::open_connections::OpenConnections;
+    use crate::request::doorway::Source;
 
     const SETTINGS: &[u8] = &[0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 4, 0, 16, 0, 0];
     const PING: &[u8] = &[0, 0, 8, 6, 0, 0, 0, 0, 0, 0, 0, 4, 8, 0, 0, 0, 0];
@@ -194,7 +195,7 @@ mod tests {
     }
 
     fn connected() -> Arc<OpenConnection> {
-        Arc::new(OpenConnections::new(1, 1).accept())
+        Arc::new(OpenConnections::new(1, 1).accept(Source::of(None)))
     }
 
     #[tokio::test]

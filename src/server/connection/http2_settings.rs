@@ -27,7 +27,7 @@ const UNBEGUN_RESETS_MAX: usize = 20;
 const FAULTY_STREAMS_MAX: usize = 1024;
 /// Longest head of a request over HTTP/2, in bytes as that protocol counts them. No share of the memory budget counts
 /// heads, each stream may have one, and many short headers take several times as much memory as they count: with more,
-/// clients without a credential could fill the memory.
+/// a client could fill the memory. `strange_heads.rs` bounds those of clients without a credential.
 const HEADER_LIST_BYTES: u32 = 256 * 1024;
 /// A silent HTTP/2 client gets a ping after this time; without it, clients behind a broken network
 /// would keep their connections.

@@ -26,9 +26,11 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::answer::respond::Reply;
 use crate::connection::counted_body::{CountedBody, Sent};
+use crate::connection::strange_heads::{SharedRoom, StrangeHeads};
 use crate::connection::unread::Swept;
 use crate::operations::drain::Drain;
 use crate::operations::exposition::{Exposition, Kind};
+use crate::request::doorway::Source;
 use crate::request::limits::Limits;
 use crate::request::seats::{Seat, Seats};
 use crate::watch::packed::Packs;
@@ -46,6 +48,8 @@ pub(crate) struct OpenConnections {
     proven: Arc<Seats>,
     unproven_max: usize,
     unproven: Mutex<Unproven>,
+    /// The room for heads that unproven connections share.
+    heads: Arc<SharedRoom>,
     /// The number of unproven connections that were aborted for newer ones.
     evicted: AtomicU64,
     /// The number of answers that were cut because their clients did not read them.
@@ -78,6 +82,8 @@ pub(crate) struct OpenConnection {
     read: AtomicU32,
     /// The task that gives the client room for bodies.
     room_waker: AtomicWaker,
+    /// The heads of HTTP/2 that take room while it is unproven.
+    heads: Arc<StrangeHeads>,
     requests: Arc<Requests>,
 }
 
@@ -87,6 +93,7 @@ impl OpenConnections {
             proven: Seats::new(connections_max),
             unproven_max,
             unproven: Mutex::default(),
+            heads: Arc::default(),
             evicted: AtomicU64::new(0),
             cut: AtomicU64::new(0),
             cut_watches: AtomicU64::new(0),
@@ -94,8 +101,8 @@ impl OpenConnections {
         })
     }
 
-    /// Counts a new connection, and aborts the oldest unproven one if there are too many.
-    pub(crate) fn accept(self: &Arc<Self>) -> OpenConnection {
+    /// Counts a new connection from a source, and aborts the oldest unproven one if there are too many.
+    pub(crate) fn accept(self: &Arc<Self>, source: Source) -> OpenConnection {
         let mut unproven = self.unproven.lock();
         if unproven.open.len() >= self.unproven_max {
             let oldest = unproven.open.iter().find_map(|(number, task)| {
@@ -118,6 +125,7 @@ impl OpenConnections {
             proven: OnceLock::new(),
             read: AtomicU32::new(0),
             room_waker: AtomicWaker::new(),
+            heads: StrangeHeads::new(&self.heads, source),
             requests: Arc::default(),
         }
     }
@@ -215,8 +223,14 @@ impl OpenConnection {
     fn take_seat(&self, seat: Seat, share: Option<Connected>) {
         if self.proven.set((seat, share)).is_ok() {
             self.all.unproven.lock().open.remove(&self.number);
+            self.heads.end();
             self.room_waker.wake();
         }
+    }
+
+    /// Returns the heads of the connection that take room while it is unproven.
+    pub(crate) fn heads(&self) -> &Arc<StrangeHeads> {
+        &self.heads
     }
 
     /// Returns how much of the room for bodies that is held back the client may have now. This task is woken when that
@@ -457,7 +471,7 @@ mod tests {
     use super::*;
 
     fn open(all: &Arc<OpenConnections>) -> (OpenConnection, tokio::task::JoinHandle<()>) {
-        let open = all.accept();
+        let open = all.accept(Source::of(None));
         let task = tokio::spawn(std::future::pending());
         all.attach(open.number(), task.abort_handle());
         (open, task)
@@ -491,7 +505,7 @@ mod tests {
         let all = OpenConnections::new(90, 1);
         let (greedy, modest) = (Arc::default(), Arc::default());
         let connect = |plane| {
-            let one = all.accept();
+            let one = all.accept(Source::of(None));
             one.mark_proven(Some(plane)).then_some(one)
         };
         let mut open: Vec<_> = std::iter::from_fn(|| connect(&greedy)).collect();

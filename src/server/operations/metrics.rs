@@ -434,7 +434,7 @@ impl Metrics {
             (
                 "polyplane_rejected_requests_total",
                 Kind::Counter,
-                "Requests refused because too many were in flight, or too many callers waited to be judged.",
+                "Requests refused because too many were in flight, or too many callers waited to be judged, or for lack of room for heads.",
                 load(&self.rejected),
             ),
             (

@@ -1,5 +1,6 @@
 //! Bodies and heads at their limits and beyond, and answers that come before a body has ended.
 
+use std::error::Error as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -10,6 +11,7 @@ use http::{Method, StatusCode};
 use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::Frame;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::task::JoinHandle;
 
 use crate::client::{Body, Client, PROTOCOLS, Protocol, connect};
 use crate::fake::{UNDECIDED, start};
@@ -242,6 +244,50 @@ async fn a_head_over_http1_that_does_not_end_gets_431_after_64_kib() {
     let read = read.expect("the server does not wait for the rest");
     read.expect("an answer");
     assert_eq!(&status, b"HTTP/1.1 431");
+}
+
+/// Each head is some KiB for the client, and several hundred for the server.
+#[tokio::test]
+async fn heads_of_strangers_of_one_address_take_64_mib_and_no_room_of_proven_clients() {
+    const COUNT: usize = 100;
+    let server = start().await;
+    let headers = vec![("x-short", ""); 4000];
+    let mut proven = Client::admin(&server, Protocol::Http2).await;
+    assert_eq!(proven.get(PODS).await.status, StatusCode::OK);
+    // They wait for the judgement of their token.
+    let mut stranger = Client::with(&server, Protocol::Http2, Some(UNDECIDED), None).await;
+    let mut waiting = Vec::new();
+    for _ in 0..COUNT {
+        waiting.push(stranger.begin_with(PODS, &headers).await);
+    }
+    // Each head takes more than 800 KiB.
+    let refused_min = COUNT - (64 << 20) / (800 << 10);
+    let some_refused = async {
+        while waiting.iter().filter(|one| one.is_finished()).count() < refused_min {
+            tokio::task::yield_now().await;
+        }
+    };
+    let in_time = tokio::time::timeout(PATIENCE, some_refused).await;
+    in_time.expect("there is no room for all");
+    let (refused, _waiting): (Vec<_>, Vec<_>) =
+        waiting.into_iter().partition(JoinHandle::is_finished);
+    for one in refused {
+        let error = one.await.expect("no panic").expect_err("a refusal");
+        let cause = error
+            .source()
+            .and_then(|cause| cause.downcast_ref::<h2::Error>());
+        // Which says that the request was not begun, so that clients send it again.
+        let code = cause.and_then(h2::Error::reason);
+        assert_eq!(code, Some(h2::Reason::REFUSED_STREAM));
+    }
+    let mut answered = Vec::new();
+    for _ in 0..COUNT {
+        answered.push(proven.begin_with(PODS, &headers).await);
+    }
+    for one in answered {
+        let answer = one.await.expect("no panic").expect("an answer");
+        assert_eq!(answer.status(), StatusCode::OK);
+    }
 }
 
 /// Returns a body of pieces of 16 KiB, and how many of them the client has taken to send them.

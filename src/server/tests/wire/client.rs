@@ -285,11 +285,23 @@ impl Client {
 
     /// Sends a GET with HTTP/2 and does not wait for its answer. The request ends with the returned task.
     pub async fn begin(&mut self, path: &str) -> JoinHandle<hyper::Result<Response<Incoming>>> {
+        self.begin_with(path, &[]).await
+    }
+
+    /// As [`Self::begin`], with these headers.
+    pub async fn begin_with(
+        &mut self,
+        path: &str,
+        headers: &[(&str, &str)],
+    ) -> JoinHandle<hyper::Result<Response<Incoming>>> {
         let Sender::Http2(sender) = &mut self.sender else {
             panic!("a client of HTTP/2");
         };
         sender.ready().await.expect("open");
         let mut request = Request::builder().uri(format!("https://localhost{path}"));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
         if let Some(token) = &self.token {
             request = request.header("authorization", format!("Bearer {token}"));
         }
