@@ -17,6 +17,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_plane::{Memory, Reservation, Share};
+use polyplane_registry::answer::held::full;
 use polyplane_registry::{DocumentId, ServedGroup, ServedGroups, ServedVersion};
 
 use crate::documents::discovery::{Discovery, VersionPart};
@@ -37,8 +38,6 @@ const LISTED_BYTES: usize = 1 << 10;
 /// Number of times that a kind is in memory while the documents of a table are made: in the two lists of its version, and
 /// in the two versions of the aggregated document.
 const LISTED_TIMES: usize = 4;
-/// `Retry-After`, in seconds, for a client whose document finds the share of answers full.
-const RETRY_AFTER_SECONDS: u32 = 1;
 /// Bytes of OpenAPI documents in the cache. The built-in kinds need about two megabytes; a cache
 /// below that would make documents again for each request.
 const OPEN_API_BYTES_MAX: usize = 32 << 20;
@@ -143,11 +142,7 @@ impl Documents {
             return Ok(None);
         }
         let room = take(self.room_max.min(LISTED_TIMES * bytes));
-        room.map(Some).ok_or_else(|| {
-            let text =
-                "The server has no memory for a further long document, please try again later.";
-            ApiError::too_many_requests(text, RETRY_AFTER_SECONDS)
-        })
+        room.map(Some).ok_or_else(full)
     }
 
     fn part(
@@ -292,8 +287,9 @@ impl<V: HeapSize> DocumentCache<V> {
     /// Returns the value of this content. If the cache does not have it, `make` makes it.
     ///
     /// A second caller blocks its thread until the first has made the value, for at most as long as it would need to
-    /// make it. So it waits where the value is made: that is aside from the worker threads for OpenAPI documents, of
-    /// which the long ones are waited for before, and in a turn of the plane for discovery, which takes milliseconds (`Pipeline::path_of`).
+    /// make it. So it waits where the value is made: aside from the worker threads for OpenAPI documents, of which long
+    /// ones have had their turn before (`MakingTurns`), and in a turn of the plane for discovery, which takes
+    /// milliseconds (`Pipeline::path_of`).
     pub(crate) fn get(&self, id: DocumentId, make: impl FnOnce() -> V) -> Arc<V> {
         let cell = self.state.lock().touch(id);
         let mut is_new = false;

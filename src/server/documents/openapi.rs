@@ -404,8 +404,9 @@ pub(crate) async fn serve(
     let Some(wanted) = wanted else {
         return Ok(unacceptable());
     };
-    let mut found = documents.cache.find(wanted.id(served));
-    if found.is_none() {
+    let found = if let Some(found) = documents.cache.find(wanted.id(served)) {
+        found
+    } else {
         let sources = wanted.sources(served);
         let _turn = documents.turns.enter(meter, &sources).await;
         let making = Making {
@@ -413,9 +414,9 @@ pub(crate) async fn serve(
             take: &|bytes| plane.take_memory(Share::Answers, bytes),
             bytes_max: request.state.backend.memory().most_for_one(Share::Answers),
         };
-        found = Some(wanted.make(served, making)?);
-    }
-    let found = &found.expect("it was found or made");
+        wanted.make(served, making)?
+    };
+    let found = &found;
     Ok(match wanted {
         Wanted::Whole(_) => document(request, found),
         Wanted::Part(..) => part(request, found),

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_fairness::PlaneMeter;
 use polyplane_plane::Reservation;
+use polyplane_registry::answer::held::full;
 use polyplane_registry::kinds::custom::CustomSchema;
 use polyplane_registry::{DocumentId, ServedVersion};
 use tokio::sync::{OwnedMutexGuard, Semaphore, SemaphorePermit};
@@ -33,8 +34,6 @@ const TREE_TIMES: usize = 8;
 /// Long documents that are made at a time. With more, they would take the memory of answers from each other; with one, the
 /// longest would hold up all others.
 const MAKINGS_MAX: usize = 2;
-/// `Retry-After`, in seconds, for a client whose document finds the share of answers full.
-const RETRY_AFTER_SECONDS: u32 = 1;
 
 /// What the kinds that objects define add to a document.
 #[derive(Default)]
@@ -127,9 +126,7 @@ impl Making<'_> {
             _ => (self.take)(bytes.min(self.bytes_max)),
         };
         if is_long && memory.is_none() {
-            let text =
-                "The server has no memory for a further long document, please try again later.";
-            return Err(ApiError::too_many_requests(text, RETRY_AFTER_SECONDS));
+            return Err(full());
         }
         Ok(Held {
             memory,
