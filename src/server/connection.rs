@@ -13,7 +13,7 @@ mod http2_settings;
 pub(crate) mod open_connections;
 mod plain_http;
 pub(crate) mod requests;
-mod reset_delay;
+pub(crate) mod reset_delay;
 mod strange_heads;
 pub(crate) mod tls;
 pub(crate) mod unread;
@@ -52,7 +52,7 @@ use crate::connection::held_window::HeldWindow;
 use crate::connection::http2_settings::http2_settings;
 use crate::connection::open_connections::{Closing, Lifetime, OpenConnection};
 use crate::connection::requests::{Requests, answer_of_next};
-use crate::connection::reset_delay::DelayedReset;
+use crate::connection::reset_delay::{DelayedReset, KeptStreams};
 use crate::connection::strange_heads::{HeldHead, NoRoom, bytes_of};
 use crate::connection::tls::ALPN_H2;
 use crate::connection::unread::{Sending, Sweeper, UnreadAnswers};
@@ -417,6 +417,7 @@ async fn serve_h2(
     let service = {
         let (state, under_way) = (Arc::clone(state), Arc::clone(&under_way));
         let requests = open.requests();
+        let kept_streams = Arc::new(KeptStreams::new(&state.metrics.kept_streams));
         service_fn(move |request: http::Request<Incoming>| {
             let (seat, request_under_way) = (under_way.take(), requests.begin());
             let sending = answer_of_next();
@@ -425,7 +426,7 @@ async fn serve_h2(
             if state.goaway.draws() {
                 requests.send_away();
             }
-            let caller = Arc::clone(&caller);
+            let (caller, kept_streams) = (Arc::clone(&caller), Arc::clone(&kept_streams));
             let state = Arc::clone(&state);
             async move {
                 let Ok((request, head)) = held else {
@@ -437,7 +438,10 @@ async fn serve_h2(
                 let has_many = request_under_way.unread() >= UNREAD_BY_STRANGER_MAX;
                 match has_many && caller.connection.has_proven_nobody() {
                     true => Err(Unanswered::too_many_unread()),
-                    false => Ok(request_under_way.with(reply, Sent::InStream(sending))),
+                    false => {
+                        sending.keep_stream(kept_streams.delay(&reply));
+                        Ok(request_under_way.with(reply, Sent::InStream(sending)))
+                    }
                 }
             }
         })

@@ -6,7 +6,8 @@
 //! ([`move_to_own_task`]), and with a write while the connection has other requests, because its commit may hold
 //! up the thread that begins it ([`move_to_own_task_unless_alone`]). After [`TURN_MAX`] the other tasks of the
 //! worker thread go first. A request whose answer is cut is dropped, wherever it runs: that resets its stream, and
-//! the connection frees what it has of the answer.
+//! the connection frees what it has of the answer. One whose client still sends its body is kept for a moment after its
+//! answer, because its stream is reset with it.
 //!
 //! Invariant: when [`Requests::poll_beside`] is pending, every wake-up since the last polls wakes the task.
 
@@ -140,7 +141,6 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for BeginsRequests {
         let sending = NEXT.take().unwrap_or_default();
         let unread = Arc::clone(&self.0.unread);
         let work = Box::pin(async move {
-            let _counted = counted;
             let mut request = pin!(request);
             poll_fn(|context| {
                 if sending.is_cut() {
@@ -154,6 +154,11 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for BeginsRequests {
                 polled
             })
             .await;
+            drop(counted);
+            // The end of the request, which is kept until then, resets the stream.
+            if let Some(delay) = sending.take_delay() {
+                delay.passed().await;
+            }
         });
         self.0.requests.lock().push(work);
     }

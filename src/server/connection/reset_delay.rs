@@ -1,8 +1,13 @@
-//! The end of a connection of HTTP/1.1 whose client still sends a body that nobody reads.
+//! The end of a connection of HTTP/1.1, or of a stream of HTTP/2, whose client still sends a body that nobody reads.
 //!
 //! To close a socket with unread bytes resets the connection, and a client that meets the reset while it sends may
 //! never read its answer. So the answer says that it is the last, the connection is ended towards the client alone,
 //! and the socket is closed a little later, as Go's servers do. Nothing more of the body is read meanwhile.
+//!
+//! With HTTP/2 the stream is reset, without an error, behind a complete answer. A client that reads the reset together
+//! with the answer may show no answer either: curl 7.88 ends with error 92. So the reset follows a little later too.
+//! h2 resets the stream once nothing refers to it, so its request is kept until then ([`StreamDelay`]). What arrives of
+//! the body meanwhile is dropped.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -18,10 +23,17 @@ use tokio::time::{Sleep, sleep};
 
 use crate::answer::respond::Reply;
 use crate::request::body::BodyUnread;
+use crate::request::seats::{Seat, Seats};
 
-/// How long the socket of such a connection is kept after its last answer. With less, clients would lose answers on
-/// slow lines; more would let strangers hold connections longer.
+/// How long the socket of such a connection, or such a stream, is kept after its last answer. With less, clients would
+/// lose answers on slow lines; more would let strangers hold connections and streams longer.
 const DELAY: Duration = Duration::from_millis(500);
+/// Streams of one connection that are kept at a time; others are reset together with their answers. Clients have few
+/// bodies under way at a time. With more, one client could take the places of all connections.
+const STREAMS_PER_CONNECTION_MAX: usize = 8;
+/// Streams of all connections that are kept at a time; others are reset together with their answers. Each takes a KiB or
+/// two, which no budget counts.
+pub(crate) const STREAMS_MAX: usize = 1024;
 
 /// Whether the last answer leaves a body unread.
 #[derive(Clone, Debug, Default)]
@@ -37,6 +49,48 @@ impl ResetDelay {
         }
         self.0.store(is_unread, Ordering::Relaxed);
         reply
+    }
+}
+
+/// The streams of one connection of HTTP/2 that are kept after their answers.
+pub(crate) struct KeptStreams {
+    of_connection: Arc<Seats>,
+    of_all: Arc<Seats>,
+}
+
+/// Keeps a stream of HTTP/2 for a while after its answer.
+#[derive(Debug)]
+pub(crate) struct StreamDelay {
+    _of_connection: Seat,
+    _of_all: Seat,
+}
+
+impl KeptStreams {
+    /// Creates those of a connection, none so far, among those of all connections.
+    pub(crate) fn new(of_all: &Arc<Seats>) -> Self {
+        Self {
+            of_connection: Seats::new(STREAMS_PER_CONNECTION_MAX),
+            of_all: Arc::clone(of_all),
+        }
+    }
+
+    /// Returns what keeps the stream of a reply, if that leaves a body unread and there is room.
+    pub(crate) fn delay(&self, reply: &Reply) -> Option<StreamDelay> {
+        reply.extensions().get::<BodyUnread>()?;
+        Some(StreamDelay {
+            _of_connection: self.of_connection.take()?,
+            _of_all: self.of_all.take()?,
+        })
+    }
+}
+
+impl StreamDelay {
+    /// Waits until the stream may be reset.
+    ///
+    /// # Cancel safety
+    /// Dropping the future ends the delay.
+    pub(crate) async fn passed(self) {
+        sleep(DELAY).await;
     }
 }
 
@@ -106,5 +160,51 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for DelayedReset<S> {
         }
         let ending = this.ending.get_or_insert_with(|| Box::pin(sleep(DELAY)));
         ending.as_mut().poll(context).map(Ok)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::StatusCode;
+
+    use super::*;
+    use crate::answer::body::ResponseBody;
+    use crate::answer::respond::bare;
+
+    fn reply() -> Reply {
+        bare(StatusCode::UNAUTHORIZED, ResponseBody::empty())
+    }
+
+    fn reply_with_unread_body() -> Reply {
+        let mut reply = reply();
+        reply.extensions_mut().insert(BodyUnread);
+        reply
+    }
+
+    #[test]
+    fn a_connection_keeps_some_streams_and_never_takes_the_room_of_all() {
+        let of_all = Seats::new(STREAMS_PER_CONNECTION_MAX + 1);
+        let (one, other) = (KeptStreams::new(&of_all), KeptStreams::new(&of_all));
+        assert!(one.delay(&reply()).is_none(), "its body was read");
+        let unread = reply_with_unread_body();
+        let mut kept: Vec<StreamDelay> = std::iter::from_fn(|| one.delay(&unread)).collect();
+        assert_eq!(kept.len(), STREAMS_PER_CONNECTION_MAX);
+        let last = other.delay(&unread);
+        assert!(last.is_some());
+        assert!(other.delay(&unread).is_none(), "all have no more room");
+        assert_eq!(other.of_connection.taken(), 1, "what found none takes none");
+        kept.pop();
+        assert!(other.delay(&unread).is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_is_kept_for_half_a_second() {
+        let of_all = Seats::new(1);
+        let streams = KeptStreams::new(&of_all);
+        let delay = streams.delay(&reply_with_unread_body());
+        let began = tokio::time::Instant::now();
+        delay.expect("there is room").passed().await;
+        assert!(began.elapsed() >= DELAY);
+        assert_eq!(of_all.taken(), 0);
     }
 }

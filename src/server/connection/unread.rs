@@ -24,6 +24,7 @@ use futures_util::task::AtomicWaker;
 use parking_lot::Mutex;
 use tokio::time::{Sleep, sleep};
 
+use crate::connection::reset_delay::StreamDelay;
 use crate::request::limits::Limits;
 
 /// Bytes of an answer that a connection may keep unlisted, and after the answer's end. With more, unread answers
@@ -115,6 +116,8 @@ pub(crate) struct Sending {
     patience: AtomicU64,
     /// The task of the request.
     request: AtomicWaker,
+    /// What keeps the stream after the answer's end; `None` if the stream ends with it.
+    delay: Mutex<Option<StreamDelay>>,
 }
 
 impl Sending {
@@ -193,6 +196,17 @@ impl Sending {
             true => Poll::Pending,
             false => Poll::Ready(()),
         }
+    }
+
+    /// Sets what keeps the stream of the answer after its end.
+    pub(crate) fn keep_stream(&self, delay: Option<StreamDelay>) {
+        *self.delay.lock() = delay;
+    }
+
+    /// Returns what keeps the stream of the answer, which has ended. An answer that was cut has no more of it.
+    pub(crate) fn take_delay(&self) -> Option<StreamDelay> {
+        let delay = self.delay.lock().take();
+        delay.filter(|_| !self.is_cut())
     }
 
     /// Ends the answer: the client does not read it.

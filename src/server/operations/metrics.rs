@@ -19,6 +19,7 @@ use polyplane_apimachinery::Str;
 use polyplane_plane::Memory;
 
 use crate::connection::open_connections::OpenConnections;
+use crate::connection::reset_delay::STREAMS_MAX;
 use crate::documents::version::VERSION;
 use crate::operations::access_metrics::AccessMetrics;
 use crate::operations::exposition::{Exposition, Kind};
@@ -250,6 +251,8 @@ pub(crate) struct Metrics {
     pub bodies: Arc<BodyBudget>,
     /// Unproven clients whose bodies are read to their end.
     pub discards: Arc<Seats>,
+    /// Streams whose clients still send bodies that nobody reads, and which are kept for a moment.
+    pub kept_streams: Arc<Seats>,
     /// Requests refused because too many were in flight, or too many callers waited to be judged.
     pub rejected: AtomicU64,
     /// Requests refused because their plane was at a limit of its own.
@@ -294,6 +297,7 @@ impl Metrics {
             ),
             bodies: BodyBudget::new(limits.bodies_bytes_max, limits.plane_body_bytes_max, memory),
             discards: Seats::new(DISCARDS_MAX),
+            kept_streams: Seats::new(STREAMS_MAX),
             failed_handshakes: AtomicU64::new(0),
             rejected: AtomicU64::new(0),
             limits: LimitRefusals::default(),

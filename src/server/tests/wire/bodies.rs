@@ -135,7 +135,7 @@ async fn a_refusal_does_not_overtake_the_rest_of_the_body() {
     }
 }
 
-/// With HTTP/2 the stream alone is reset, without an error, once the answer is sent.
+/// With HTTP/2 the stream alone is reset (`resets.rs`).
 #[tokio::test]
 async fn a_client_of_http1_reads_its_refusal_before_the_connection_is_reset() {
     let server = start().await;

@@ -15,6 +15,7 @@ mod identity;
 mod namesakes;
 mod peers;
 mod requests;
+mod resets;
 mod ring;
 mod starting;
 mod stopping;
