@@ -180,9 +180,14 @@ async fn files_and_headers_that_flags_name_prove_users() -> Result<()> {
     );
     assert_eq!(who_am_i(&jane, &headers).await?.1["username"], "jane");
     let stranger = site.client(json!({})).await?;
-    let pods = stranger.get("/api/v1/pods").await?;
+    let mut ask = polyplane_tests::programs::ask(Method::GET, "/api/v1/pods", &Value::Null);
+    // Two spaces precede the token, so it does not count.
+    ask.headers = vec![("authorization".into(), "Bearer  abc".into())];
+    let pods = stranger.raw(ask).await?;
     assert_eq!(pods.status, StatusCode::FORBIDDEN);
-    let text = pods.body["message"].as_str().unwrap_or_default();
+    assert!(pods.headers.contains_key("warning"), "{:?}", pods.headers);
+    let body: Value = serde_json::from_slice(&pods.body)?;
+    let text = body["message"].as_str().unwrap_or_default();
     assert!(
         text.contains("User \"system:anonymous\" cannot list"),
         "{text}"

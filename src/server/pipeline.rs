@@ -205,6 +205,7 @@ async fn answer(state: &Arc<ServerState>, head: &ParsedHead<'_>, body: &mut Requ
     if let Some(uids) = pipeline.flow.uids.take() {
         add_flow_headers(&mut reply, uids);
     }
+    pipeline.warn_about_token(&mut reply);
     if !head.caller.is_for_proof() {
         let counted = (pipeline.counted_labels, &pipeline.access);
         count(state, counted, (started, pipeline.flow.queued), &reply);

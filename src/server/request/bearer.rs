@@ -1,10 +1,33 @@
 //! The bearer token in the `Authorization` header of a request.
 
-use http::header::AUTHORIZATION;
-use http::{HeaderMap, HeaderValue};
+use http::header::{AUTHORIZATION, WARNING};
+use http::{HeaderMap, HeaderValue, StatusCode};
+
+use crate::answer::respond::Reply;
+use crate::answer::warnings;
+use crate::peer::forward::Forwarded;
+use crate::pipeline::Pipeline;
 
 /// Upstream's warning about a header whose token does not count.
 const EXTRA_SPACE: &str = "the provided Authorization header contains extra space before the bearer token, and is ignored";
+
+impl Pipeline<'_> {
+    /// Adds the warning about a token that does not count to the reply to a caller who shows no other credential. That
+    /// may be an answer, because such a caller is anonymous.
+    pub(crate) fn warn_about_token(&self, reply: &mut Reply) {
+        let Some(warning) = warning_of(&self.parts.headers) else {
+            return;
+        };
+        let has_one = reply.status() == StatusCode::UNAUTHORIZED
+            || reply.extensions().get::<Forwarded>().is_some();
+        if has_one || !self.has_no_credential() {
+            return;
+        }
+        for warning in warnings::headers(&[warning.to_owned()]) {
+            reply.headers_mut().append(WARNING, warning);
+        }
+    }
+}
 
 /// Returns the token that a request carries.
 pub(crate) fn token_of(headers: &HeaderMap) -> Option<&str> {
