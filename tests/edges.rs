@@ -92,6 +92,25 @@ async fn a_second_server_in_the_same_folder_is_refused_and_the_first_goes_on() -
 }
 
 #[tokio::test]
+async fn a_second_server_on_the_same_port_is_told_who_has_its_folder() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let data = folder.path().join("data");
+    let first = Up::start(&data, &[]).await?;
+    let address = format!("127.0.0.1:{}", first.root()?.port);
+    let (pid, listen) = (first.pid()?.to_string(), ["--listen", &address]);
+    one_line(
+        &refused(&data, &listen).await?,
+        &["error: ", &pid, "in use by process"],
+    )?;
+    // In another folder it is the port that is taken.
+    let other = folder.path().join("other");
+    one_line(&refused(&other, &listen).await?, &[&address, "--listen"])?;
+    ensure!(!other.exists(), "it made a folder");
+    ensure!(first.stop().await?.success());
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_busy_port_is_named_with_what_to_do() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let taken = tokio::net::TcpListener::bind("127.0.0.1:0").await?;

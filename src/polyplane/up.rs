@@ -22,7 +22,7 @@ use polyplane_batteries::bootstrap::Release;
 use polyplane_ownership::ReplicaOptions;
 use polyplane_pki::{PeerTls, Pki, make_root_secret};
 use polyplane_server::{CompletedOptions, Config, Options, PeerLimits, PeerTransport, StopPolicy};
-use polyplane_storage::{Store, engine_of};
+use polyplane_storage::{OpenError, Store, check_unlocked, engine_of};
 use std::io::Write;
 use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
@@ -59,7 +59,8 @@ async fn serve(options: UpOptions, release: Arc<Release>, began: Instant) -> any
     let delegated = options.authentication.open()?;
     let admission = options.admission.open()?;
     let auditor = options.audit.settings().open(&delegated.outbound)?;
-    let (addresses, spread) = listen_all(&completed, options.replicas).await?;
+    let listening = listen_all(&completed, options.replicas).await;
+    let (addresses, spread) = listening.map_err(|error| unless_in_use(&options, error))?;
     let endpoint = endpoint(&completed, &addresses)?;
     let (folder, store) = open_store(&options, &completed.certs_folder).await?;
     let mut replicas = Vec::new();
@@ -131,6 +132,19 @@ async fn listen_all(
         spread.push(neighbour(completed, &addresses, number).await?);
     }
     Ok((addresses, spread))
+}
+
+/// Returns the reason why a server that could not listen cannot start: another process has its folder, if one has.
+/// That one probably has the port too, and on another port it would be the reason.
+fn unless_in_use(options: &UpOptions, error: anyhow::Error) -> anyhow::Error {
+    if options.store == StoreKind::Memory {
+        return error;
+    }
+    let folder = std::path::absolute(&options.dir).map(|folder| folder.join("store"));
+    match folder.map(|folder| check_unlocked(&folder)) {
+        Ok(Err(in_use @ OpenError::Locked { .. })) => in_use.into(),
+        Ok(Ok(()) | Err(_)) | Err(_) => error,
+    }
 }
 
 /// Opens the store in the folder of the server, and returns both.

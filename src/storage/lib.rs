@@ -35,7 +35,7 @@ pub use self::etcd::{EtcdOptions, EtcdStore, EtcdTls, Secret};
 pub use self::fjall::{FjallOptions, FjallStore, is_expected_record};
 pub use self::sled::{SledOptions, SledStore};
 pub use backoff::Backoff;
-pub use embedded::folder::{copy_has_begun, engine_of};
+pub use embedded::folder::{check_unlocked, copy_has_begun, engine_of};
 pub use embedded::{Disk, SystemDisk};
 pub use error::{CommitError, LeaseError, OpenError, ReadError, Rejection, Shortfall};
 pub use faults::{CommitFault, FaultPlan, FaultyStore, ReadFault};

@@ -365,18 +365,40 @@ fn take_lock(folder: &Path) -> Result<File, OpenError> {
         .open(&path)
         .map_err(io_at(&path))?;
     if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-        let mut text = String::new();
-        let _ = file.read_to_string(&mut text);
-        return Err(OpenError::Locked {
-            path: folder.to_owned(),
-            pid: text.trim().parse().ok(),
-        });
+        return Err(locked(folder, &mut file));
     }
     // This only informs operators: a full disk must not prevent reading the store.
     let _ = file
         .set_len(0)
         .and_then(|()| writeln!(file, "{}", std::process::id()));
     Ok(file)
+}
+
+/// Returns the error for a folder whose lock file another process has locked.
+fn locked(folder: &Path, lock: &mut File) -> OpenError {
+    let mut text = String::new();
+    let _ = lock.read_to_string(&mut text);
+    OpenError::Locked {
+        path: folder.to_owned(),
+        pid: text.trim().parse().ok(),
+    }
+}
+
+/// Checks that no process has the store in a folder open, and creates nothing. For messages alone: while this looks,
+/// another process may be refused the store.
+///
+/// # Errors
+/// Returns [`OpenError::Locked`] if a process has it open, and another error if the lock cannot be read.
+pub fn check_unlocked(folder: &Path) -> Result<(), OpenError> {
+    let path = folder.join(LOCK);
+    let mut lock = match File::open(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        opened => opened.map_err(io_at(&path))?,
+    };
+    match flock(&lock, FlockOperation::NonBlockingLockShared) {
+        Ok(()) => Ok(()),
+        Err(_) => Err(locked(folder, &mut lock)),
+    }
 }
 
 fn check_format(folder: &Path, own: Format, is_copy_target: bool) -> Result<(), OpenError> {

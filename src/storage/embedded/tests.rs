@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use super::folder::{FJALL, Format, SLED};
+use super::folder::{FJALL, Format, SLED, check_unlocked};
 use super::{Disk, SystemDisk};
 use crate::{
     Clock, CommitError, Compare, FjallOptions, FjallStore, Health, LeaseId, ManualClock, Op,
@@ -292,12 +292,19 @@ async fn keys_of_older_leases_are_gone_after_opening<E: Engine>() {
 
 async fn second_opener_is_told_who_has_it<E: Engine>() {
     let folder = tempfile::tempdir().expect("a folder");
+    check_unlocked(folder.path()).expect("nobody has it open");
+    let made = fs::read_dir(folder.path()).expect("listed").count();
+    assert_eq!(made, 0, "who only looks creates nothing");
     let store = E::open(folder.path());
-    match E::try_open(folder.path(), Options::default()) {
-        Err(OpenError::Locked { pid, .. }) => assert_eq!(pid, Some(std::process::id())),
-        other => panic!("not locked: {:?}", other.err()),
+    let opened = E::try_open(folder.path(), Options::default()).map(drop);
+    for refused in [opened, check_unlocked(folder.path())] {
+        match refused {
+            Err(OpenError::Locked { pid, .. }) => assert_eq!(pid, Some(std::process::id())),
+            other => panic!("not locked: {other:?}"),
+        }
     }
     store.close().await;
+    check_unlocked(folder.path()).expect("it is closed");
     E::open(folder.path()).close().await;
 }
 
