@@ -439,7 +439,9 @@ async fn serve_h2(
                 match has_many && caller.connection.has_proven_nobody() {
                     true => Err(Unanswered::too_many_unread()),
                     false => {
-                        sending.keep_stream(kept_streams.delay(&reply));
+                        if let Some(delay) = kept_streams.delay(&reply) {
+                            sending.keep_stream(delay);
+                        }
                         Ok(request_under_way.with(reply, Sent::InStream(sending)))
                     }
                 }

@@ -199,8 +199,8 @@ impl Sending {
     }
 
     /// Sets what keeps the stream of the answer after its end.
-    pub(crate) fn keep_stream(&self, delay: Option<StreamDelay>) {
-        *self.delay.lock() = delay;
+    pub(crate) fn keep_stream(&self, delay: StreamDelay) {
+        *self.delay.lock() = Some(delay);
     }
 
     /// Returns what keeps the stream of the answer, which has ended. An answer that was cut has no more of it.
