@@ -167,6 +167,9 @@ fn read_log(log: &Path, order: &mut u64) -> Vec<Call> {
         } else if let Some(text) = rest.strip_suffix(" <unfinished ...>") {
             begun.insert(thread.to_owned(), (text.to_owned(), calls.len()));
             calls.push(parse(&format!("{text}) = ?"), *order, u64::MAX));
+        } else if let Some(text) = rest.strip_suffix(" <detached ...>") {
+            // The process was killed in the call that the recorder was writing about.
+            calls.push(parse(&format!("{text}) = ?"), *order, u64::MAX));
         } else {
             calls.push(parse(rest, *order, *order));
         }
