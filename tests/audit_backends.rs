@@ -423,6 +423,28 @@ async fn the_end_of_the_server_loses_no_event_that_requests_wait_for() -> Result
     Ok(())
 }
 
+/// While a server that stops waits for a webhook that is away, a further signal ends it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_further_signal_ends_the_wait_for_a_webhook() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let receiver = Receiver::start(folder.path()).await?;
+    let more = webhook(&receiver, &["batch-max-wait=1h"]);
+    let mut up = start(folder.path(), &flags(folder.path(), &more)?).await?;
+    create_plane(&up.root()?, "a").await?;
+    receiver.goes(true);
+    // By default the second try comes ten seconds after the first.
+    for _ in 0..400 {
+        up.terminate()?;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        if up.has_ended()? {
+            let log = up.log()?;
+            ensure!(log.contains("a further signal ended the server"), "{log}");
+            return Ok(());
+        }
+    }
+    anyhow::bail!("the server does not end: {}", up.log()?)
+}
+
 /// In the mode blocking-strict a request whose arrival cannot be recorded fails and does nothing; in the
 /// mode blocking it goes on. Once the webhook is back, so are requests.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

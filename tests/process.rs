@@ -168,6 +168,14 @@ impl Up {
         Ok(())
     }
 
+    /// Returns whether the server has ended.
+    ///
+    /// # Errors
+    /// Returns an error if the system refuses.
+    pub fn has_ended(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait()?.is_some())
+    }
+
     /// Waits until the server has ended.
     ///
     /// # Errors

@@ -145,6 +145,24 @@ impl Signals {
     }
 }
 
+/// Takes the last steps of a server, once nothing is served any more. A signal ends them: whoever sends a further one
+/// does not want to wait for a disk that hangs or a webhook that is away.
+///
+/// # Errors
+/// Returns an error if the system refuses a handler.
+pub async fn last_steps(steps: impl Future<Output = ()>) -> std::io::Result<()> {
+    let mut signals = Signals::new()?;
+    tokio::select! {
+        // The steps first: what is done was not cut short.
+        biased;
+        () = steps => {}
+        () = signals.next() => tracing::error!(
+            "a further signal ended the server before its store was closed and all audit events were written or sent"
+        ),
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

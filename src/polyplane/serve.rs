@@ -96,19 +96,29 @@ async fn serve(options: ServeOptions, release: Arc<Release>) -> anyhow::Result<(
     let handover = handover.map(tokio::spawn);
     let signalled = finish(started.replica, signals, times).await;
     let audit_until = times.audit_until(signalled, tokio::time::Instant::now());
+    let (auditor, store) = (started.auditor, started.store);
+    process::last_steps(close(auditor, &*store, audit_until)).await?;
+    drop(handover);
+    Ok(())
+}
+
+/// Closes the audit, at the latest at a moment, and the store.
+async fn close(
+    auditor: Option<Arc<Auditor>>,
+    store: &dyn Store,
+    audit_until: tokio::time::Instant,
+) {
     // At the same time, because neither needs the other.
     let (sent, closed) = tokio::join!(
-        tokio::time::timeout_at(audit_until, audit::close(started.auditor)),
-        tokio::time::timeout(LAST_CLOSE, started.store.close()),
+        tokio::time::timeout_at(audit_until, audit::close(auditor)),
+        tokio::time::timeout(LAST_CLOSE, store.close()),
     );
-    drop(handover);
     if sent.is_err() {
         tracing::error!("the grace ended before all audit events were written or sent");
     }
     if closed.is_err() {
         tracing::warn!("the store did not close in time");
     }
-    Ok(())
 }
 
 /// The parts of a replica that can be prepared without the store.

@@ -109,8 +109,12 @@ async fn serve(options: UpOptions, release: Arc<Release>, began: Instant) -> any
     // Before the announcement, because a script that has read it may send SIGTERM at once.
     let signals = Signals::new()?;
     announce(&options, &path, &addresses, began);
-    run_all(replicas, signals, store).await;
-    audit::close(auditor).await;
+    run_all(replicas, signals).await;
+    let last = async {
+        close_store(&*store).await;
+        audit::close(auditor).await;
+    };
+    process::last_steps(last).await?;
     stop.cancel();
     remove_pid(&folder);
     Ok(())
@@ -328,8 +332,8 @@ fn keep_contexts(
     Ok(())
 }
 
-/// Serves until a signal; a second signal ends the process at once.
-async fn run_all(replicas: Vec<Replica>, signals: Signals, store: Arc<dyn Store>) {
+/// Serves until a signal; a second signal ends the requests in flight.
+async fn run_all(replicas: Vec<Replica>, signals: Signals) {
     let handles = replicas.iter().map(Replica::stop_handle).collect();
     let signals = tokio::spawn(signals.stop(handles));
     let running = TaskTracker::new();
@@ -342,10 +346,13 @@ async fn run_all(replicas: Vec<Replica>, signals: Signals, store: Arc<dyn Store>
     }
     running.close();
     running.wait().await;
+    signals.abort();
+}
+
+async fn close_store(store: &dyn Store) {
     if tokio::time::timeout(CLOSE, store.close()).await.is_err() {
         tracing::warn!("the store did not close in time; every acknowledged write is on disk");
     }
-    signals.abort();
 }
 
 /// Hands the planes of one replica over once a client requests it. The replica stays, without planes, because
