@@ -1,8 +1,8 @@
 //! Empties a deleted namespace, writes conditions that describe the remaining content, and removes
 //! the namespace. This module does not know the queue.
 
-use crate::client::{OwnRequest, metadata, tree};
-use crate::work::{Progress, ReconcilerContext};
+use crate::client::{OwnClient, OwnRequest, metadata, tree};
+use crate::work::Progress;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Value, json};
@@ -16,8 +16,6 @@ use std::time::SystemTime;
 const ACTOR: Controller = Controller::Namespace;
 /// The finalizer that this controller removes.
 const OWN_FINALIZER: &str = "kubernetes";
-/// The pods among the objects that remain. With the dot also where the group is empty, as upstream writes it.
-const PODS: &str = "pods.";
 /// The conditions about what does not fail here: type, reason and message.
 const NEVER_FAILS: [(&str, &str, &str); 2] = [
     (
@@ -34,27 +32,36 @@ const NEVER_FAILS: [(&str, &str, &str); 2] = [
 
 /// Deletes the content of the namespace, then the namespace.
 pub(crate) async fn empty(
-    context: &ReconcilerContext,
+    client: &OwnClient,
     tenant: &Tenant,
     name: &str,
 ) -> Result<Progress, ApiError> {
     let Some(namespace) = terminating(tenant, name) else {
         return Ok(Progress::Done);
     };
+    let kinds = tenant.kinds();
+    let namespace = tree(&kinds, &namespace)?;
     // Pods first, so that nothing they use disappears before them.
-    if delete_content(context, tenant, name, DeletionPhase::Pods).await? == 0 {
-        delete_content(context, tenant, name, DeletionPhase::Rest).await?;
+    delete_content(client, tenant, name, DeletionPhase::Pods).await?;
+    let pods = pods(tenant, name);
+    if !pods.is_empty() {
+        let failure = overdue_pods(&kinds, &namespace, &pods)?;
+        // As upstream, which counts what remains, the pods too, only once the pods are gone.
+        let uncounted = BTreeMap::new();
+        report(client, tenant, namespace, &uncounted, failure.as_deref()).await?;
+        return Ok(Progress::Waiting);
     }
+    delete_content(client, tenant, name, DeletionPhase::Rest).await?;
     let left = content(tenant, name);
     if !left.is_empty() {
-        report(context, tenant, &namespace, &left).await?;
+        report(client, tenant, namespace, &left, None).await?;
         return Ok(Progress::Waiting);
     }
     // Somebody else's finalizer keeps the namespace, so its conditions must not speak of what is gone.
-    if !foreign_finalizers(&tree(&tenant.kinds(), &namespace)?).is_empty() {
-        report(context, tenant, &namespace, &left).await?;
+    if !foreign_finalizers(&namespace).is_empty() {
+        report(client, tenant, namespace, &left, None).await?;
     }
-    finalize(context, tenant, name).await
+    finalize(client, tenant, name).await
 }
 
 /// Returns the namespace if it is being deleted.
@@ -86,19 +93,18 @@ fn prefix(row: &Resource, namespace: &str) -> Prefix {
     Prefix::namespaced(&row.storage.group, &row.storage.resource, namespace)
 }
 
-/// Deletes the objects of one phase and returns how many of them remain.
+/// Deletes the objects of one phase. Those that others keep remain.
 async fn delete_content(
-    context: &ReconcilerContext,
+    client: &OwnClient,
     tenant: &Tenant,
     namespace: &str,
     phase: DeletionPhase,
-) -> Result<usize, ApiError> {
+) -> Result<(), ApiError> {
     // The policy is explicit, because the default of some kinds orphans their dependents, which
     // would then remain.
     let options =
         json!({"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"});
     let kinds = tenant.kinds();
-    let mut left = 0;
     for row in namespaced(&kinds) {
         let pods = row.group.is_empty() && row.name == "pods";
         if pods != (phase == DeletionPhase::Pods) {
@@ -112,10 +118,16 @@ async fn delete_content(
             body: &options,
             ..OwnRequest::of(ACTOR, Verb::DeleteCollection, row, namespace, "")
         };
-        drop(all.send(&context.client, tenant).await?);
-        left += tenant.plane.snapshot().count(&prefix);
+        drop(all.send(client, tenant).await?);
     }
-    Ok(left)
+    Ok(())
+}
+
+/// Returns the pods that remain.
+fn pods(tenant: &Tenant, namespace: &str) -> Vec<ObjectRef> {
+    let prefix = Prefix::namespaced("", "pods", namespace);
+    let cut = tenant.plane.snapshot();
+    cut.range(&prefix, Start::First).collect()
 }
 
 /// Returns the objects that remain, by resource.
@@ -127,34 +139,35 @@ fn content(tenant: &Tenant, namespace: &str) -> BTreeMap<String, Vec<ObjectRef>>
         let prefix = prefix(row, namespace);
         let objects: Vec<ObjectRef> = cut.range(&prefix, Start::First).collect();
         if !objects.is_empty() {
+            // With the dot also where the group is empty, as upstream writes it.
             left.insert(format!("{}.{}", row.name, row.group), objects);
         }
     }
     left
 }
 
-/// Writes the conditions that say why the namespace still exists.
+/// Writes the conditions that say why the namespace still exists. `failure` says why objects remain that should be
+/// gone.
 async fn report(
-    context: &ReconcilerContext,
+    client: &OwnClient,
     tenant: &Tenant,
-    namespace: &ObjectRef,
+    mut namespace: Value,
     left: &BTreeMap<String, Vec<ObjectRef>>,
+    failure: Option<&str>,
 ) -> Result<(), ApiError> {
-    let mut known = tree(&tenant.kinds(), namespace)?;
-    let before = known.items_at(&["status", "conditions"]).to_vec();
-    let failure = overdue_pods(&tenant.kinds(), &known, left)?;
-    let merged = merged(before.clone(), conditions_of(left, failure.as_deref())?);
+    let before = namespace.items_at(&["status", "conditions"]).to_vec();
+    let merged = merged(before.clone(), conditions_of(left, failure)?);
     if merged == before {
         return Ok(());
     }
-    known.set(&["status", "conditions"], merged);
-    let row = row(tenant)?;
+    namespace.set(&["status", "conditions"], merged);
+    let name = namespace.str_at(&["metadata", "name"]);
     let own = OwnRequest {
         subresource: "status",
-        body: &known,
-        ..OwnRequest::of(ACTOR, Verb::Update, row, "", namespace.key().name())
+        body: &namespace,
+        ..OwnRequest::of(ACTOR, Verb::Update, row(tenant)?, "", name)
     };
-    own.send(&context.client, tenant).await.map(drop)
+    own.send(client, tenant).await.map(drop)
 }
 
 /// Returns the finalizers of a namespace that others remove.
@@ -191,11 +204,8 @@ fn merged(mut conditions: Vec<Value>, new: Vec<Value>) -> Vec<Value> {
 pub(crate) fn overdue_pods(
     kinds: &Kinds,
     namespace: &Value,
-    left: &BTreeMap<String, Vec<ObjectRef>>,
+    pods: &[ObjectRef],
 ) -> Result<Option<String>, ApiError> {
-    let Some(pods) = left.get(PODS) else {
-        return Ok(None);
-    };
     let mut grace = 0;
     for pod in pods {
         let pod = tree(kinds, pod)?;
@@ -290,11 +300,7 @@ fn row(tenant: &Tenant) -> Result<&Arc<Resource>, ApiError> {
 }
 
 /// Removes the finalizer of the namespace; the registry then removes the namespace.
-async fn finalize(
-    context: &ReconcilerContext,
-    tenant: &Tenant,
-    name: &str,
-) -> Result<Progress, ApiError> {
+async fn finalize(client: &OwnClient, tenant: &Tenant, name: &str) -> Result<Progress, ApiError> {
     let Some(namespace) = terminating(tenant, name) else {
         return Ok(Progress::Done);
     };
@@ -306,7 +312,7 @@ async fn finalize(
         body: &object,
         ..OwnRequest::of(ACTOR, Verb::Update, row(tenant)?, "", name)
     };
-    own.send(&context.client, tenant).await?;
+    own.send(client, tenant).await?;
     Ok(Progress::Done)
 }
 

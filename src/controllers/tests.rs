@@ -6,6 +6,8 @@ mod api_services;
 mod claims_in_use;
 #[path = "dependents/tests.rs"]
 mod displaced;
+#[path = "namespaces/tests.rs"]
+mod emptied;
 #[path = "bootstrap_roles/tests.rs"]
 mod roles;
 #[path = "token_secrets/tests.rs"]
@@ -31,7 +33,6 @@ use polyplane_registry::services::Removal;
 use polyplane_registry::settings::{BirthLayer, Lifetimes, PlaneSettings};
 use polyplane_registry::{Authority, Registry, Resource, Shared, SwitchedOff, Tenant, Verb};
 use polyplane_storage::{MemoryOptions, MemoryStore, Store};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -259,9 +260,8 @@ async fn a_namespace_fails_if_a_pod_without_finalizers_remains_after_its_grace()
         };
         let namespace = json!({"metadata": {"name": "default",
             "deletionTimestamp": (deleted.to_rfc3339())}});
-        let pods = vec![site.object(&key).expect("it is there")];
-        let left = BTreeMap::from([("pods.".to_owned(), pods)]);
-        let failure = namespaces::overdue_pods(&site.tenant.kinds(), &namespace, &left);
+        let pods = [site.object(&key).expect("it is there")];
+        let failure = namespaces::overdue_pods(&site.tenant.kinds(), &namespace, &pods);
         failure.expect("it can be read").unwrap_or_default()
     };
     assert_eq!(failure(5), "", "it may still end");

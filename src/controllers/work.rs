@@ -454,7 +454,7 @@ impl Reconcilers {
             return Ok(Progress::Done);
         }
         match item {
-            WorkItem::Namespace(name) => namespaces::empty(context, tenant, name).await,
+            WorkItem::Namespace(name) => namespaces::empty(&context.client, tenant, name).await,
             WorkItem::NamespaceContent(name) => {
                 restore::namespace_content(context, tenant, name, controllers).await
             }
