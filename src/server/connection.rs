@@ -436,15 +436,13 @@ async fn serve_h2(
                 let reply = answered(state, Arc::clone(&caller), request).await;
                 drop((seat, head));
                 let has_many = request_under_way.unread() >= UNREAD_BY_STRANGER_MAX;
-                match has_many && caller.connection.has_proven_nobody() {
-                    true => Err(Unanswered::too_many_unread()),
-                    false => {
-                        if let Some(delay) = kept_streams.delay(&reply) {
-                            sending.keep_stream(delay);
-                        }
-                        Ok(request_under_way.with(reply, Sent::InStream(sending)))
-                    }
+                if has_many && caller.connection.has_proven_nobody() {
+                    return Err(Unanswered::too_many_unread());
                 }
+                if let Some(delay) = kept_streams.delay(&reply) {
+                    sending.keep_stream(delay);
+                }
+                Ok(request_under_way.with(reply, Sent::InStream(sending)))
             }
         })
     };

@@ -398,7 +398,10 @@ async fn a_token_that_does_not_count_because_of_a_space_is_warned_about() {
         }
         let mut proven = Client::with(&server, protocol, None, Some(&server.admin)).await;
         let reply = proven.send(Method::GET, "/version", &header, "").await;
-        assert_eq!((reply.status, reply.header("warning")), (StatusCode::OK, ""));
+        assert_eq!(
+            (reply.status, reply.header("warning")),
+            (StatusCode::OK, "")
+        );
     }
 }
 

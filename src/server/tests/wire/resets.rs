@@ -138,7 +138,10 @@ async fn a_stream_is_reset_without_an_error_a_moment_after_its_answer() {
             assert!(answer.contains(&format!("\"code\":{code}")), "{answer}");
             send(&mut stream, &frame(PING, 0, 0, &[0; 8])).await;
             let first = reset_or_pong(&mut stream).await;
-            assert_eq!(first.kind, PING, "the reset comes with the answer to {code}");
+            assert_eq!(
+                first.kind, PING,
+                "the reset comes with the answer to {code}"
+            );
             let reset = reset_or_pong(&mut stream).await;
             assert_eq!((reset.kind, reset.payload), (RST_STREAM, vec![0; 4]));
         };
