@@ -43,9 +43,13 @@ pub(crate) fn bytes_of<B>(request: &Request<B>) -> usize {
     let texts = headers
         .iter()
         .map(|(name, value)| name.as_str().len() + value.len());
-    let target = request.uri().path_and_query();
+    let (method, uri) = (request.method().as_str(), request.uri());
+    let authority = uri.authority();
+    let authority = authority.map_or(0, |authority| authority.as_str().len());
+    let target = uri.path_and_query();
     let target = target.map_or(0, |target| target.as_str().len());
-    REQUEST_BYTES + headers.len() * HEADER_BYTES + texts.sum::<usize>() + target
+    let line = method.len() + authority + target;
+    REQUEST_BYTES + headers.len() * HEADER_BYTES + texts.sum::<usize>() + line
 }
 
 /// There is no room for a head.
@@ -225,5 +229,23 @@ mod tests {
         };
         assert!(request(8000) - request(0) >= 8000 * HEADER_BYTES);
         assert!(request(8000) <= UNFINISHED_BYTES);
+    }
+
+    /// The library bounds all of them together alone.
+    #[test]
+    fn method_authority_and_path_count_as_headers_do() {
+        const LONG: usize = 60_000;
+        let bytes = |method: &str, uri: &str| {
+            let request = Request::builder().method(method).uri(uri).body(());
+            bytes_of(&request.expect("a request"))
+        };
+        let (short, long) = (bytes("GET", "https://a/a"), "a".repeat(LONG));
+        for (what, taken) in [
+            ("the method", bytes(&long, "https://a/a")),
+            ("the authority", bytes("GET", &format!("https://{long}/a"))),
+            ("the path", bytes("GET", &format!("https://a/{long}"))),
+        ] {
+            assert!(taken - short >= LONG - "GET".len(), "{what}");
+        }
     }
 }
