@@ -52,7 +52,7 @@ use crate::connection::held_window::HeldWindow;
 use crate::connection::http2_settings::http2_settings;
 use crate::connection::open_connections::{Closing, Lifetime, OpenConnection};
 use crate::connection::requests::{Requests, answer_of_next};
-use crate::connection::reset_delay::{DelayedReset, KeptStreams};
+use crate::connection::reset_delay::{DelayedReset, KeptStreams, leaves_body};
 use crate::connection::strange_heads::{HeldHead, NoRoom, bytes_of};
 use crate::connection::tls::ALPN_H2;
 use crate::connection::unread::{Sending, Sweeper, UnreadAnswers};
@@ -439,8 +439,8 @@ async fn serve_h2(
                 if has_many && caller.connection.has_proven_nobody() {
                     return Err(Unanswered::too_many_unread());
                 }
-                if let Some(delay) = kept_streams.delay(&reply) {
-                    sending.keep_stream(delay);
+                if leaves_body(&reply) {
+                    sending.keep_stream(&kept_streams);
                 }
                 Ok(request_under_way.with(reply, Sent::InStream(sending)))
             }

@@ -7,7 +7,8 @@
 //! With HTTP/2 the stream is reset, without an error, behind a complete answer. A client that reads the reset together
 //! with the answer may show no answer either: curl 7.88 ends with error 92. So the reset follows a little later too.
 //! h2 resets the stream once nothing refers to it, so its request is kept until then ([`StreamDelay`]). What arrives of
-//! the body meanwhile is dropped.
+//! the body meanwhile is dropped. An answer takes none of the room for such streams before it has ended: a watch goes on
+//! for hours, and watches whose bodies never end would take the room of all.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -42,7 +43,7 @@ pub(crate) struct ResetDelay(Arc<AtomicBool>);
 impl ResetDelay {
     /// Notes the answer that is sent next. If it leaves a body unread, it says that it is the last.
     pub(crate) fn noted(&self, mut reply: Reply) -> Reply {
-        let is_unread = reply.extensions().get::<BodyUnread>().is_some();
+        let is_unread = leaves_body(&reply);
         if is_unread {
             let close = HeaderValue::from_static("close");
             reply.headers_mut().insert(CONNECTION, close);
@@ -52,7 +53,13 @@ impl ResetDelay {
     }
 }
 
+/// Returns whether the client of a reply may still be sending a body that nobody reads.
+pub(crate) fn leaves_body(reply: &Reply) -> bool {
+    reply.extensions().get::<BodyUnread>().is_some()
+}
+
 /// The streams of one connection of HTTP/2 that are kept after their answers.
+#[derive(Debug)]
 pub(crate) struct KeptStreams {
     of_connection: Arc<Seats>,
     of_all: Arc<Seats>,
@@ -74,9 +81,8 @@ impl KeptStreams {
         }
     }
 
-    /// Returns what keeps the stream of a reply, if that leaves a body unread and there is room.
-    pub(crate) fn delay(&self, reply: &Reply) -> Option<StreamDelay> {
-        reply.extensions().get::<BodyUnread>()?;
+    /// Returns what keeps the stream of an answer that has ended, if there is room.
+    pub(crate) fn delay(&self) -> Option<StreamDelay> {
         Some(StreamDelay {
             _of_connection: self.of_connection.take()?,
             _of_all: self.of_all.take()?,
@@ -170,6 +176,7 @@ mod tests {
     use super::*;
     use crate::answer::body::ResponseBody;
     use crate::answer::respond::bare;
+    use crate::connection::unread::Sending;
 
     fn reply() -> Reply {
         bare(StatusCode::UNAUTHORIZED, ResponseBody::empty())
@@ -185,23 +192,41 @@ mod tests {
     fn a_connection_keeps_some_streams_and_never_takes_the_room_of_all() {
         let of_all = Seats::new(STREAMS_PER_CONNECTION_MAX + 1);
         let (one, other) = (KeptStreams::new(&of_all), KeptStreams::new(&of_all));
-        assert!(one.delay(&reply()).is_none(), "its body was read");
-        let unread = reply_with_unread_body();
-        let mut kept: Vec<StreamDelay> = std::iter::from_fn(|| one.delay(&unread)).collect();
+        let mut kept: Vec<StreamDelay> = std::iter::from_fn(|| one.delay()).collect();
         assert_eq!(kept.len(), STREAMS_PER_CONNECTION_MAX);
-        let last = other.delay(&unread);
+        let last = other.delay();
         assert!(last.is_some());
-        assert!(other.delay(&unread).is_none(), "all have no more room");
+        assert!(other.delay().is_none(), "all have no more room");
         assert_eq!(other.of_connection.taken(), 1, "what found none takes none");
         kept.pop();
-        assert!(other.delay(&unread).is_some());
+        assert!(other.delay().is_some());
+    }
+
+    #[test]
+    fn an_answer_takes_the_room_of_a_kept_stream_only_once_it_has_ended() {
+        assert!(leaves_body(&reply_with_unread_body()));
+        assert!(!leaves_body(&reply()));
+        let of_all = Seats::new(1);
+        let streams = Arc::new(KeptStreams::new(&of_all));
+        let (watch, cut) = (Sending::default(), Sending::default());
+        watch.keep_stream(&streams);
+        cut.keep_stream(&streams);
+        assert_eq!(of_all.taken(), 0, "they go on");
+        cut.cut();
+        assert!(cut.take_delay().is_none(), "there is no end to read");
+        let delay = watch.take_delay();
+        assert_eq!((delay.is_some(), of_all.taken()), (true, 1));
+        drop(delay);
+        assert_eq!(of_all.taken(), 0);
+        let read = Sending::default();
+        assert!(read.take_delay().is_none(), "its body was read");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_stream_is_kept_for_half_a_second() {
         let of_all = Seats::new(1);
         let streams = KeptStreams::new(&of_all);
-        let delay = streams.delay(&reply_with_unread_body());
+        let delay = streams.delay();
         let began = tokio::time::Instant::now();
         delay.expect("there is room").passed().await;
         assert!(began.elapsed() >= DELAY);

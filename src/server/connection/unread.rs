@@ -14,8 +14,8 @@
 use std::future::poll_fn;
 use std::mem;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ use futures_util::task::AtomicWaker;
 use parking_lot::Mutex;
 use tokio::time::{Sleep, sleep};
 
-use crate::connection::reset_delay::StreamDelay;
+use crate::connection::reset_delay::{KeptStreams, StreamDelay};
 use crate::request::limits::Limits;
 
 /// Bytes of an answer that a connection may keep unlisted, and after the answer's end. With more, unread answers
@@ -116,8 +116,8 @@ pub(crate) struct Sending {
     patience: AtomicU64,
     /// The task of the request.
     request: AtomicWaker,
-    /// What keeps the stream after the answer's end; `None` if the stream ends with it.
-    delay: Mutex<Option<StreamDelay>>,
+    /// Those among which the stream is kept after the answer's end; unset if the stream ends with it.
+    kept_streams: OnceLock<Arc<KeptStreams>>,
 }
 
 impl Sending {
@@ -198,15 +198,17 @@ impl Sending {
         }
     }
 
-    /// Sets what keeps the stream of the answer after its end.
-    pub(crate) fn keep_stream(&self, delay: StreamDelay) {
-        *self.delay.lock() = Some(delay);
+    /// Lets the stream of the answer be kept among these after its end.
+    pub(crate) fn keep_stream(&self, kept_streams: &Arc<KeptStreams>) {
+        // With HTTP/2, the only protocol with streams, this is the only answer.
+        let _ = self.kept_streams.set(Arc::clone(kept_streams));
     }
 
-    /// Returns what keeps the stream of the answer, which has ended. An answer that was cut has no more of it.
+    /// Returns what keeps the stream of the answer, which has ended, if there is room. An answer that was cut has no more
+    /// of it.
     pub(crate) fn take_delay(&self) -> Option<StreamDelay> {
-        let delay = self.delay.lock().take();
-        delay.filter(|_| !self.is_cut())
+        let kept_streams = self.kept_streams.get().filter(|_| !self.is_cut());
+        kept_streams?.delay()
     }
 
     /// Ends the answer: the client does not read it.
