@@ -3,7 +3,7 @@
 
 use crate::client::{OwnClient, OwnRequest, metadata, tree};
 use crate::work::Progress;
-use polyplane_apimachinery::status::ApiError;
+use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Value, json};
 use polyplane_batteries::polyplane::controllers::Controller;
@@ -31,6 +31,10 @@ const NEVER_FAILS: [(&str, &str, &str); 2] = [
 ];
 
 /// Deletes the content of the namespace, then the namespace.
+///
+/// # Errors
+/// Returns the first reason why some content could not be deleted, besides the errors of the plane: nothing but a
+/// further try shows that it can be deleted.
 pub(crate) async fn empty(
     client: &OwnClient,
     tenant: &Tenant,
@@ -41,27 +45,50 @@ pub(crate) async fn empty(
     };
     let kinds = tenant.kinds();
     let namespace = tree(&kinds, &namespace)?;
-    // Pods first, so that nothing they use disappears before them.
-    delete_content(client, tenant, name, DeletionPhase::Pods).await?;
+    // Pods first, so that nothing they use disappears before them: unlike upstream also if they cannot be deleted.
+    let refused = delete_content(client, tenant, name, DeletionPhase::Pods).await?;
     let pods = pods(tenant, name);
     if !pods.is_empty() {
-        let failure = overdue_pods(&kinds, &namespace, &pods)?;
+        let failures = match refused.is_empty() {
+            true => Vec::from_iter(overdue_pods(&kinds, &namespace, &pods)?),
+            false => texts(&refused),
+        };
         // As upstream, which counts what remains, the pods too, only once the pods are gone.
         let uncounted = BTreeMap::new();
-        report(client, tenant, namespace, &uncounted, failure.as_deref()).await?;
-        return Ok(Progress::Waiting);
+        report(client, tenant, namespace, &uncounted, &failures).await?;
+        return wait_or_fail(refused);
     }
-    delete_content(client, tenant, name, DeletionPhase::Rest).await?;
-    let left = content(tenant, name);
+    let refused = delete_content(client, tenant, name, DeletionPhase::Rest).await?;
+    let mut left = content(tenant, name);
     if !left.is_empty() {
-        report(client, tenant, namespace, &left, None).await?;
-        return Ok(Progress::Waiting);
+        // As upstream, which counts nothing of a kind that it failed to delete.
+        left.retain(|kind, _| !refused.contains_key(kind));
+        report(client, tenant, namespace, &left, &texts(&refused)).await?;
+        return wait_or_fail(refused);
     }
     // Somebody else's finalizer keeps the namespace, so its conditions must not speak of what is gone.
     if !foreign_finalizers(&namespace).is_empty() {
-        report(client, tenant, namespace, &left, None).await?;
+        report(client, tenant, namespace, &left, &[]).await?;
     }
     finalize(client, tenant, name).await
+}
+
+/// The kinds of which objects could not be deleted, with the reasons.
+type Refused = BTreeMap<String, ApiError>;
+
+/// Returns the reasons in upstream's order.
+fn texts(refused: &Refused) -> Vec<String> {
+    let mut texts: Vec<String> = refused.values().map(ToString::to_string).collect();
+    texts.sort_unstable();
+    texts
+}
+
+/// Waits for what remains. What could not be deleted is tried again after a pause.
+fn wait_or_fail(refused: Refused) -> Result<Progress, ApiError> {
+    match refused.into_values().next() {
+        Some(first) => Err(first),
+        None => Ok(Progress::Waiting),
+    }
 }
 
 /// Returns the namespace if it is being deleted.
@@ -93,18 +120,23 @@ fn prefix(row: &Resource, namespace: &str) -> Prefix {
     Prefix::namespaced(&row.storage.group, &row.storage.resource, namespace)
 }
 
-/// Deletes the objects of one phase. Those that others keep remain.
+/// Deletes the objects of one phase. Those that others keep remain. Returns the kinds of which some could not be
+/// deleted: those of others are deleted all the same, as upstream.
+///
+/// # Errors
+/// Returns an error if the plane has another owner now, or cannot be written to.
 async fn delete_content(
     client: &OwnClient,
     tenant: &Tenant,
     namespace: &str,
     phase: DeletionPhase,
-) -> Result<(), ApiError> {
+) -> Result<Refused, ApiError> {
     // The policy is explicit, because the default of some kinds orphans their dependents, which
     // would then remain.
     let options =
         json!({"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"});
     let kinds = tenant.kinds();
+    let mut refused = Refused::new();
     for row in namespaced(&kinds) {
         let pods = row.group.is_empty() && row.name == "pods";
         if pods != (phase == DeletionPhase::Pods) {
@@ -118,9 +150,28 @@ async fn delete_content(
             body: &options,
             ..OwnRequest::of(ACTOR, Verb::DeleteCollection, row, namespace, "")
         };
-        drop(all.send(client, tenant).await?);
+        if let Err(why) = all.send(client, tenant).await {
+            // Each further kind would fail too, perhaps after a long wait.
+            let is_of_plane = matches!(
+                why.reason,
+                Reason::Moved
+                    | Reason::KindChanged
+                    | Reason::ServiceUnavailable
+                    | Reason::ServerTimeout
+                    | Reason::Timeout
+            );
+            if is_of_plane {
+                return Err(why);
+            }
+            refused.insert(shown_name(row), why);
+        }
     }
-    Ok(())
+    Ok(refused)
+}
+
+/// Returns the name of a kind in conditions: with the dot also where the group is empty, as upstream writes it.
+fn shown_name(row: &Resource) -> String {
+    format!("{}.{}", row.name, row.group)
 }
 
 /// Returns the pods that remain.
@@ -139,24 +190,23 @@ fn content(tenant: &Tenant, namespace: &str) -> BTreeMap<String, Vec<ObjectRef>>
         let prefix = prefix(row, namespace);
         let objects: Vec<ObjectRef> = cut.range(&prefix, Start::First).collect();
         if !objects.is_empty() {
-            // With the dot also where the group is empty, as upstream writes it.
-            left.insert(format!("{}.{}", row.name, row.group), objects);
+            left.insert(shown_name(row), objects);
         }
     }
     left
 }
 
-/// Writes the conditions that say why the namespace still exists. `failure` says why objects remain that should be
+/// Writes the conditions that say why the namespace still exists. `failures` say why objects remain that should be
 /// gone.
 async fn report(
     client: &OwnClient,
     tenant: &Tenant,
     mut namespace: Value,
     left: &BTreeMap<String, Vec<ObjectRef>>,
-    failure: Option<&str>,
+    failures: &[String],
 ) -> Result<(), ApiError> {
     let before = namespace.items_at(&["status", "conditions"]).to_vec();
-    let merged = merged(before.clone(), conditions_of(left, failure)?);
+    let merged = merged(before.clone(), conditions_of(left, failures)?);
     if merged == before {
         return Ok(());
     }
@@ -226,11 +276,11 @@ pub(crate) fn overdue_pods(
     }))
 }
 
-/// Returns the conditions of a namespace in which these objects remain. `failure` says why some do that should be
+/// Returns the conditions of a namespace in which these objects remain. `failures` say why some do that should be
 /// gone.
 fn conditions_of(
     left: &BTreeMap<String, Vec<ObjectRef>>,
-    failure: Option<&str>,
+    failures: &[String],
 ) -> Result<Vec<Value>, ApiError> {
     let mut finalizers: BTreeMap<String, usize> = BTreeMap::new();
     for object in left.values().flatten() {
@@ -260,13 +310,14 @@ fn conditions_of(
         .map(|(kind, reason, message)| plain(kind, reason, message))
         .collect();
     let kind = "NamespaceDeletionContentFailure";
-    conditions.push(match failure {
-        None => {
+    conditions.push(match failures {
+        [] => {
             let message = "All content successfully deleted, may be waiting on finalization";
             plain(kind, "ContentDeleted", message)
         }
-        Some(why) => {
-            let message = format!("Failed to delete all resource types, 1 remaining: {why}");
+        some => {
+            let (count, why) = (some.len(), some.join(", "));
+            let message = format!("Failed to delete all resource types, {count} remaining: {why}");
             condition(kind, "True", "ContentDeletionFailed", &message, &now)
         }
     });
@@ -339,7 +390,7 @@ mod tests {
             foreign.clone(),
             old("NamespaceDeletionContentFailure", "False"),
         ];
-        let new = conditions_of(&BTreeMap::new(), None).expect("there is nothing to read");
+        let new = conditions_of(&BTreeMap::new(), &[]).expect("there is nothing to read");
         assert!(new.iter().all(|new| new.str_at(&["status"]) == "False"));
         let merged = merged(before, new.clone());
         assert_eq!(merged.len(), 6);
@@ -353,12 +404,13 @@ mod tests {
 
     #[test]
     fn content_that_should_be_gone_is_a_failure() {
-        let conditions = conditions_of(&BTreeMap::new(), Some("why"));
+        let failures = ["why", "why else"].map(str::to_owned);
+        let conditions = conditions_of(&BTreeMap::new(), &failures);
         let conditions = conditions.expect("there is nothing to read");
         let failure = &conditions[2];
         assert_eq!(failure.str_at(&["type"]), "NamespaceDeletionContentFailure");
         assert_eq!(failure.str_at(&["status"]), "True");
-        let message = "Failed to delete all resource types, 1 remaining: why";
+        let message = "Failed to delete all resource types, 2 remaining: why, why else";
         assert_eq!(failure.str_at(&["message"]), message);
     }
 }

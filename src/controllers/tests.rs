@@ -20,7 +20,7 @@ use crate::work::Progress;
 use crate::{bootstrap_roles, definitions, namespaces, protection, restore, service_ranges};
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Str, Value, json};
-use polyplane_auth::AllowAll;
+use polyplane_auth::{AllowAll, Authorizer};
 use polyplane_batteries::bootstrap::{self, Release, params, ranges};
 use polyplane_batteries::definition_status::CLEANUP;
 use polyplane_batteries::kind_tables::{custom_kinds, tenant_kinds};
@@ -46,6 +46,11 @@ struct Site {
 
 impl Site {
     async fn open() -> Self {
+        Self::under(AllowAll).await
+    }
+
+    /// Opens a plane in which an authorizer takes the place of the roles.
+    async fn under(authorizer: impl Authorizer + 'static) -> Self {
         let store: Arc<dyn Store> = Arc::new(MemoryStore::new(MemoryOptions::default()));
         let guard = SoleHolder::take(Arc::clone(&store), "fence", "test").await;
         let guard = guard.expect("memory takes the fence");
@@ -70,7 +75,7 @@ impl Site {
         });
         of_plane.record.params = values.collect();
         let plane = Plane::open(of_plane).await;
-        let authority = Authority::fixed(AllowAll);
+        let authority = Authority::fixed(authorizer);
         let registry = Registry::new(Arc::new(System), authority, Vec::new());
         Self {
             client: OwnClient::new(&Arc::new(registry), None),

@@ -4,7 +4,10 @@ use super::Site;
 use crate::namespaces;
 use crate::work::Progress;
 use polyplane_apimachinery::json;
+use polyplane_auth::{Attributes, Authorizer, Decision, Subject, Verdict};
 use polyplane_plane::{Flags, Key};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const NAMESPACE: &str = "n";
 const FINALIZER: &str = "example.com/other";
@@ -95,6 +98,50 @@ async fn a_deleted_namespace_counts_what_remains_only_once_its_pods_are_gone() {
     }
 
     let_go(&site, &map).await;
+    assert!(matches!(empty(&site).await, Progress::Done));
+    assert!(site.object(&namespace()).is_none());
+}
+
+/// Keeps the controller from config maps while this is true.
+struct KeepsMaps(Arc<AtomicBool>);
+
+impl Authorizer for KeepsMaps {
+    fn authorize<'a>(&'a self, attributes: &'a Attributes<'a>) -> Verdict<'a, Decision> {
+        let is_of_maps = match attributes.subject {
+            Subject::Resource { resource, .. } => resource == "configmaps",
+            Subject::Path(_) => false,
+        };
+        let is_kept = is_of_maps && attributes.verb == "deletecollection";
+        Verdict::now(match is_kept && self.0.load(Ordering::SeqCst) {
+            true => Decision::Deny("they are kept".to_owned()),
+            false => Decision::Allow,
+        })
+    }
+}
+
+#[tokio::test]
+async fn a_kind_that_cannot_be_deleted_is_complained_about_and_holds_up_no_other_kind() {
+    let keeps = Arc::new(AtomicBool::new(true));
+    let site = Site::under(KeepsMaps(Arc::clone(&keeps))).await;
+    site.create(&namespace(), json!({})).await;
+    let (map, secret) = (key("configmaps"), key("secrets"));
+    site.create(&map, json!({})).await;
+    site.create(&secret, json!({})).await;
+    site.delete(&namespace()).await;
+
+    let refused = namespaces::empty(&site.client, &site.tenant, NAMESPACE).await;
+    let Err(refused) = refused else {
+        panic!("nothing else tries it again");
+    };
+    assert!(site.object(&secret).is_none());
+    assert!(site.object(&map).is_some());
+    let message = format!("Failed to delete all resource types, 1 remaining: {refused}");
+    let failure = shown(&site, "NamespaceDeletionContentFailure");
+    assert_eq!(failure, ["True", "ContentDeletionFailed", message.as_str()]);
+    let remaining = shown(&site, "NamespaceContentRemaining");
+    assert_eq!(remaining[0], "False", "as upstream");
+
+    keeps.store(false, Ordering::SeqCst);
     assert!(matches!(empty(&site).await, Progress::Done));
     assert!(site.object(&namespace()).is_none());
 }
