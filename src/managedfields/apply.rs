@@ -117,7 +117,8 @@ pub fn apply<'s, V: Versions<'s>>(
         Err(Stop::Faults(faults)) => return Err(ApplyError::Compare(faults)),
         Err(Stop::Unfit(unfit)) => {
             let last = last.as_ref().filter(|last| !last.set.is_empty());
-            let text = unfit_text(&unfit, last.map(|last| last.version.as_str()));
+            let last = last.map(|last| last.version.as_str());
+            let text = unfit_text(&unfit, write.version, last);
             return Err(ApplyError::Convert(text));
         }
         Err(Stop::Version(version)) => return Err(ApplyError::Version(version)),
@@ -130,9 +131,9 @@ pub fn apply<'s, V: Versions<'s>>(
     Ok(Step::Done(Applied { object, managers }))
 }
 
-/// Returns upstream's text about an object that does not fit the version of another manager. `last`
-/// is the version that the manager applied before.
-fn unfit_text(unfit: &Unfit, last: Option<&str>) -> String {
+/// Returns upstream's text about an object that does not fit the version of another manager. `to` is the version of
+/// the request, `last` the one that the manager applied before.
+fn unfit_text(unfit: &Unfit, to: &str, last: Option<&str>) -> String {
     let Unfit {
         subject,
         version,
@@ -147,6 +148,7 @@ fn unfit_text(unfit: &Unfit, last: Option<&str>) -> String {
         (Subject::New, Some(_)) => {
             format!("{restoring} merged object at version {version}: {faults}")
         }
+        (Subject::Result, Some(_)) if version == to => format!("failed to prune fields: {faults}"),
         (Subject::New | Subject::Result, _) => format!("failed to convert new object: {faults}"),
         (Subject::Pruned | Subject::Restored(_), _) => {
             format!("{restoring} pruned object at version {version}: {faults}")
@@ -182,21 +184,34 @@ impl<'a, 's, V: Versions<'s>> Run<'a, V> {
             Some(last) if !last.set.is_empty() && !self.keeps(last) => self.prune(&merged, last)?,
             _ => None,
         };
-        let result = pruned.as_ref().unwrap_or(&merged);
+        let result = match pruned {
+            Some(pruned) => self.converted_back(pruned)?,
+            None => merged,
+        };
         let conflicts = settle(
             &mut self.converter,
             &live,
-            result,
+            &result,
             self.write,
             &mut self.managers,
         )?
         .1;
-        // The comparison of the objects has converted the result to the version of the request.
-        let object = self.converter.convert(result, self.write.version);
+        let object = &*result.tree;
+        let is_changed = !scalar::equal(self.write.live, object);
+        Ok((is_changed.then(|| object.clone()), conflicts))
+    }
+
+    /// Returns a pruned object in the version of the request. Others see it only then, because a conversion drops
+    /// maps and lists that became empty.
+    fn converted_back<'o>(&mut self, pruned: Object<'o>) -> Result<Object<'o>, Stop> {
+        let version = self.write.version;
+        let tree = self.converter.convert(&pruned, version);
         self.converter.check()?;
-        let object = object.ok_or_else(|| Stop::Version(self.write.version.into()))?;
-        let is_changed = !scalar::equal(self.write.live, &object);
-        Ok((is_changed.then(|| (*object).clone()), conflicts))
+        Ok(Object {
+            subject: pruned.subject,
+            tree: tree.ok_or_else(|| Stop::Version(version.into()))?,
+            version: version.into(),
+        })
     }
 
     /// Asks at once for everything that will be needed in any case.
@@ -285,7 +300,7 @@ impl<'a, 's, V: Versions<'s>> Run<'a, V> {
         last: &VersionedSet,
         claims: &BTreeMap<Str, FieldSet>,
     ) -> Result<FieldSet, Stop> {
-        let mut left = field_set(at, &pruned);
+        let own = field_set(at, &pruned);
         let pruned = Object {
             subject: Subject::Pruned,
             tree: Tree::Shared(Arc::new(pruned)),
@@ -297,27 +312,26 @@ impl<'a, 's, V: Versions<'s>> Run<'a, V> {
             let after = self.converter.convert(&pruned, version);
             let position = self.write.versions.position(version);
             if let (Some(before), Some(after), Some(position)) = (before, after, position) {
-                others.push((version, claimed, before, after, position));
+                others.push((version, restored(position, &before, &after, claimed)));
             }
         }
         self.converter.check()?;
+        if others.is_empty() {
+            return Ok(own);
+        }
+        // What does not come back from another version is not left.
         let mut back = Vec::new();
-        for (version, claimed, before, after, position) in others {
-            let with_claims = restored(position, &before, &after, claimed);
-            if !scalar::equal(&with_claims, &after) {
-                let object = Object {
-                    subject: Subject::Restored(version.clone()),
-                    tree: Tree::Shared(Arc::new(with_claims)),
-                    version: version.clone(),
-                };
-                back.push(self.converter.convert(&object, &last.version));
-            }
+        for (version, with_claims) in others {
+            let object = Object {
+                subject: Subject::Restored(version.clone()),
+                tree: Tree::Shared(Arc::new(with_claims)),
+                version: version.clone(),
+            };
+            back.push(self.converter.convert(&object, &last.version));
         }
         self.converter.check()?;
-        for tree in back.into_iter().flatten() {
-            left = left.union(&field_set(at, &tree));
-        }
-        Ok(left)
+        let sets = back.into_iter().flatten().map(|tree| field_set(at, &tree));
+        Ok(sets.fold(FieldSet::default(), |left, set| left.union(&set)))
     }
 }
 

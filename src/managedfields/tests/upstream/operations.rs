@@ -13,7 +13,7 @@ use crate::schema;
 use crate::vectors::{Tally, Vectors, managers, pattern, same, set, show_managers};
 
 /// Rounds of conversions that one write may need.
-const ROUNDS_MAX: usize = 4;
+const ROUNDS_MAX: usize = 5;
 
 #[test]
 fn writes_have_the_outcome_that_upstream_gives_them() {
