@@ -8,11 +8,12 @@
 //! frames for each request, acknowledge what they read, and try whether the server is still there. A client that has
 //! used up the budget loses the connection, which counts as flooding. So does one that the library ends ([`is_flood`]).
 //!
-//! The library also keeps heads that it has read. While a connection has proven nobody, their memory is bounded here as
-//! [`strange_heads`](super::strange_heads) says.
+//! The library also keeps heads that it has read, and for each piece of a body the buffer that the piece was read into.
+//! While a connection has proven nobody, their memory is bounded here as [`strange_heads`](super::strange_heads) says.
 
 use std::error::Error as _;
 use std::io::{self, IoSlice};
+use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,6 +43,11 @@ const SENT_BYTES_PER_FRAME: u64 = 64;
 const SMALL_DATA_COST: u64 = 16;
 /// The size of a piece that takes no more memory than twice its bytes.
 const SMALL_DATA_BYTES: usize = 256;
+/// The size of a piece that takes no more than twice its bytes together with its buffer.
+const LARGE_DATA_BYTES: usize = BUFFER_BYTES / 2;
+/// The library's buffer, which a smaller piece keeps until somebody reads it. What else is in it the client may fill with
+/// what costs nothing.
+const BUFFER_BYTES: usize = 16 * 1024;
 /// What settings take from the budget, because they are carried out for each open stream. Clients send them when
 /// they connect, and a few times while they adapt their windows.
 const SETTINGS_COST: u64 = 64;
@@ -71,6 +77,8 @@ pub(crate) struct LimitedFrames<S> {
     open: Arc<OpenConnection>,
     /// The head that has begun and not ended.
     unfinished: Option<HeldHead>,
+    /// The buffers that pieces of bodies may keep; none once no request is under way.
+    buffers: Vec<HeldHead>,
     /// Counts the connection once its client has sent too many frames; `None` after that.
     flooding: Option<Arc<AtomicU64>>,
 }
@@ -83,6 +91,7 @@ impl<S> LimitedFrames<S> {
             budget: FrameBudget::new(),
             open: Arc::clone(open),
             unfinished: None,
+            buffers: Vec::new(),
             flooding: Some(open.flooding()),
         }
     }
@@ -94,6 +103,19 @@ impl<S> LimitedFrames<S> {
         } else if self.unfinished.is_none() {
             let head = self.open.heads().hold(UNFINISHED_BYTES);
             self.unfinished = Some(head.map_err(io::Error::other)?);
+        }
+        Ok(())
+    }
+
+    /// Takes room for the buffers that pieces of bodies keep.
+    fn hold_buffers(&mut self) -> io::Result<()> {
+        if !self.buffers.is_empty() && (!self.budget.is_strange || self.open.is_idle()) {
+            self.buffers = Vec::new();
+        }
+        let pieces = mem::take(&mut self.budget.small_pieces);
+        if pieces > 0 {
+            let buffers = self.open.heads().hold(pieces * BUFFER_BYTES);
+            self.buffers.push(buffers.map_err(io::Error::other)?);
         }
         Ok(())
     }
@@ -114,6 +136,8 @@ struct FrameBudget {
     left: u64,
     /// True while the connection has proven nobody.
     is_strange: bool,
+    /// The pieces of a stranger's bodies whose buffers have no room yet.
+    small_pieces: usize,
     /// True while a head has begun and not ended.
     in_head: bool,
     /// The newest stream.
@@ -134,6 +158,7 @@ impl FrameBudget {
         Self {
             left: FRAMES_AT_ONCE_MAX,
             is_strange: false,
+            small_pieces: 0,
             in_head: false,
             newest: 0,
             sent_bytes: 0,
@@ -187,7 +212,10 @@ impl FrameBudget {
     /// Takes what a frame with a payload of `length` bytes costs.
     fn take(&mut self, kind: u8, length: usize) -> Result<(), TooManyFrames> {
         let cost = match kind {
-            DATA if self.is_strange && (1..SMALL_DATA_BYTES).contains(&length) => SMALL_DATA_COST,
+            DATA if self.is_strange && (1..LARGE_DATA_BYTES).contains(&length) => {
+                self.small_pieces += 1;
+                u64::from(length < SMALL_DATA_BYTES) * SMALL_DATA_COST
+            }
             DATA | CONTINUATION => 0,
             HEADERS => {
                 self.left = self.left.saturating_add(FRAMES_PER_REQUEST);
@@ -239,6 +267,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for LimitedFrames<S> {
             flooding.fetch_add(1, Ordering::Relaxed);
         }
         received.map_err(io::Error::other)?;
+        self.hold_buffers()?;
         Poll::Ready(self.hold_unfinished())
     }
 }
@@ -283,7 +312,7 @@ mod tests {
     use tokio::time::advance;
 
     use super::*;
-    use crate::connection::open_connections::OpenConnections;
+    use crate::connection::open_connections::{OpenConnections, Requests};
     use crate::request::doorway::Source;
 
     const PING: u8 = 6;
@@ -417,13 +446,41 @@ mod tests {
 
     /// Returns a new connection whose client has sent these bytes after its preface. `None` if they end it.
     async fn sent(all: &Arc<OpenConnections>, bytes: &[u8]) -> Option<Connected> {
-        let (mut client, server) = duplex(1 << 10);
+        let (mut client, server) = duplex(1 << 18);
         let open = Arc::new(all.accept(Source::of(None)));
         let mut limited = LimitedFrames::new(server, &open);
         let first = [&[0; PREFACE_BYTES][..], bytes].concat();
         client.write_all(&first).await.expect("there is room");
         let read = limited.read_exact(&mut vec![0; first.len()]).await;
         read.ok().map(|_| (client, limited))
+    }
+
+    #[tokio::test]
+    async fn small_pieces_of_strangers_take_their_buffers_until_no_request_is_under_way() {
+        let all = OpenConnections::new(100, 1000);
+        let pieces = |length: u16| frame(DATA, length).repeat(16);
+        let mut held = Vec::new();
+        while let Some(one) = sent(&all, &pieces(300)).await {
+            held.push((one.1.open.requests().begin(), one));
+        }
+        // Half of 128 MiB, beside what each connection has.
+        let shared = 16 * BUFFER_BYTES - 64 * 1024;
+        assert_eq!(held.len(), 64 * 1024 * 1024 / shared);
+        assert!(sent(&all, &pieces(8 * 1024)).await.is_some(), "large ones");
+        // The connection of a request that has ended, and one that is proven.
+        for is_proven in [false, true] {
+            let (request, (client, limited)) = &mut held[usize::from(is_proven)];
+            match is_proven {
+                true => assert!(limited.open.mark_proven(None)),
+                false => *request = Arc::<Requests>::default().begin(),
+            }
+            let ping = frame(PING, 8);
+            client.write_all(&ping).await.expect("there is room");
+            let read = limited.read_exact(&mut vec![0; ping.len()]).await;
+            read.expect("a ping");
+            assert!(limited.buffers.is_empty());
+            assert!(sent(&all, &pieces(300)).await.is_some(), "room again");
+        }
     }
 
     #[tokio::test]

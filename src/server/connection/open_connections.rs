@@ -278,6 +278,11 @@ impl OpenConnection {
         self.proven.get().is_some()
     }
 
+    /// Returns whether no request of the connection is under way.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.requests.are_idle()
+    }
+
     /// Returns the counter of the connection's requests.
     pub(crate) fn requests(&self) -> Arc<Requests> {
         Arc::clone(&self.requests)

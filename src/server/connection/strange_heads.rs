@@ -11,6 +11,7 @@
 //! - Heads that it has not handed on: at the end of its turn a connection has none, and a turn reads little
 //!   (`coalesce.rs`).
 //! - A head that has not ended takes [`UNFINISHED_BYTES`] of the same room (`control_frames.rs`).
+//! - The buffers of small pieces of bodies take of it too (`control_frames.rs`).
 //! - Trailers, which nobody needs: a stranger that sends some loses the connection (`control_frames.rs`).
 //!
 //! Invariant: a connection takes from the shared room what its requests take beyond its own, and nothing once one of
@@ -120,7 +121,7 @@ impl StrangeHeads {
         })
     }
 
-    /// Takes room for a head.
+    /// Takes room for a head, or for what else the library keeps of a stranger.
     ///
     /// # Errors
     /// Returns an error if there is none.
