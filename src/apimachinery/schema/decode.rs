@@ -360,6 +360,7 @@ impl<'s> Decoder<'s> {
             return true;
         }
         if definition.type_meta && matches!(name, "kind" | "apiVersion") {
+            self.type_meta(name, value, definition, trail);
             return !value.as_str().unwrap_or_default().is_empty();
         }
         if self.quiet == 0 && self.problems.len() < MAX_PROBLEMS {
@@ -367,6 +368,30 @@ impl<'s> Decoder<'s> {
             self.problems.push(Problem::Unknown(path));
         }
         false
+    }
+
+    /// Checks the `kind` or the `apiVersion` of an object within another one.
+    fn type_meta(
+        &mut self,
+        name: &str,
+        value: &Value,
+        definition: &Definition,
+        trail: &Trail<'_>,
+    ) {
+        if matches!(value, Value::Null | Value::String(_)) {
+            return;
+        }
+        self.save(DecodeError(match self.numbers {
+            Numbers::AsWritten => {
+                let mut path = String::new();
+                trail.fields(&mut path);
+                let (found, holder) = (value.go_kind(), go::struct_name(definition));
+                format!(
+                    "json: cannot unmarshal {found} into Go struct field {holder}.{path}.TypeMeta.{name} of type string"
+                )
+            }
+            Numbers::ByValue => converted::type_text(value, &Type::String, "string"),
+        }));
     }
 
     /// Brings a field's value into canonical form. Returns false if the field is left out.

@@ -68,6 +68,12 @@ impl<'s> Decoder<'s> {
                     if repeated {
                         self.note(Problem::Duplicate, &key, trail);
                     }
+                    // Those of the root are checked by whoever finds its kind.
+                    if trail.field().is_some()
+                        && let Ok(parsed) = json::parse(value.as_bytes(), &Limits::default())
+                    {
+                        self.type_meta(&key, &parsed.value, definition, trail);
+                    }
                 } else if definition.unknown == Unknown::Drop {
                     self.note(Problem::Unknown, &key, trail);
                 }
@@ -116,6 +122,7 @@ impl<'s> Decoder<'s> {
 
 #[cfg(test)]
 mod tests {
+    use crate::schema::decode::Empties;
     use crate::schema::fixture;
 
     #[test]
@@ -136,6 +143,25 @@ mod tests {
                 "duplicate field \"kind\""
             ]
         );
+    }
+
+    #[test]
+    fn the_kind_of_an_object_within_another_one_is_a_text() {
+        let set = fixture::kind("apps/v1/StatefulSet").expect("sets are known");
+        for (member, found) in [("kind", "1.5"), ("apiVersion", "[]")] {
+            let claims = format!(r#"[{{"{member}":null}},{{"{member}":{found}}},{{"spec":[]}}]"#);
+            let text = format!(r#"{{"kind":1,"spec":{{"volumeClaimTemplates":{claims}}}}}"#);
+            let explained = fixture::SCHEMAS.explain(set, text.as_bytes());
+            let mut tree = fixture::tree(&text);
+            let decoded = fixture::SCHEMAS.decode(set, &mut tree, Empties::Keep);
+            let found = if member == "kind" { "number" } else { "array" };
+            let wanted = format!(
+                "json: cannot unmarshal {found} into Go struct field PersistentVolumeClaim.spec.volumeClaimTemplates.TypeMeta.{member} of type string"
+            );
+            for error in [explained.expect_err("a wrong type"), decoded.expect_err("a wrong type")] {
+                assert_eq!(error.to_string(), wanted);
+            }
+        }
     }
 
     #[test]
