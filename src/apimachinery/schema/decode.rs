@@ -371,13 +371,7 @@ impl<'s> Decoder<'s> {
     }
 
     /// Checks the `kind` or the `apiVersion` of an object within another one.
-    fn type_meta(
-        &mut self,
-        name: &str,
-        value: &Value,
-        definition: &Definition,
-        trail: &Trail<'_>,
-    ) {
+    fn type_meta(&mut self, name: &str, value: &Value, definition: &Definition, trail: &Trail<'_>) {
         if matches!(value, Value::Null | Value::String(_)) {
             return;
         }

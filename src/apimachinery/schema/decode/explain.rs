@@ -158,7 +158,10 @@ mod tests {
             let wanted = format!(
                 "json: cannot unmarshal {found} into Go struct field PersistentVolumeClaim.spec.volumeClaimTemplates.TypeMeta.{member} of type string"
             );
-            for error in [explained.expect_err("a wrong type"), decoded.expect_err("a wrong type")] {
+            for error in [
+                explained.expect_err("a wrong type"),
+                decoded.expect_err("a wrong type"),
+            ] {
                 assert_eq!(error.to_string(), wanted);
             }
         }
