@@ -379,10 +379,8 @@ impl<'s> Decoder<'s> {
             Numbers::AsWritten => {
                 let mut path = String::new();
                 trail.fields(&mut path);
-                let (found, holder) = (value.go_kind(), go::struct_name(definition));
-                format!(
-                    "json: cannot unmarshal {found} into Go struct field {holder}.{path}.TypeMeta.{name} of type string"
-                )
+                let path = format!("{path}.TypeMeta.{name}");
+                field_text(value.go_kind(), definition, &path, "string")
             }
             Numbers::ByValue => converted::type_text(value, &Type::String, "string"),
         }));
@@ -582,11 +580,16 @@ impl<'s> Decoder<'s> {
             Some((definition, _)) => {
                 let mut path = String::new();
                 trail.fields(&mut path);
-                let holder = go::struct_name(definition);
-                format!(
-                    "json: cannot unmarshal {found} into Go struct field {holder}.{path} of type {expected}"
-                )
+                field_text(&found, definition, &path, expected)
             }
         }
     }
+}
+
+/// Returns the error about a field with a value of the wrong type. `definition` is the struct that has the field.
+fn field_text(found: &str, definition: &Definition, path: &str, expected: &str) -> String {
+    let holder = go::struct_name(definition);
+    format!(
+        "json: cannot unmarshal {found} into Go struct field {holder}.{path} of type {expected}"
+    )
 }

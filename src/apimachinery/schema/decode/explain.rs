@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use super::{DecodeError, Decoder, Empties, MAX_PROBLEMS, Outcome, PathSegment, Problem, Trail};
 use crate::json::{self, Duplicates, Limits, document};
 use crate::schema::{DefId, Definition, Presence, Schemas, Type, Unknown};
+use crate::value::Value;
 
 /// Depth beyond which objects are read in the order of names. Each level is scanned once for every
 /// level around it, so deep text would be slow.
@@ -70,9 +71,9 @@ impl<'s> Decoder<'s> {
                     }
                     // Those of the root are checked by whoever finds its kind.
                     if trail.field().is_some()
-                        && let Ok(parsed) = json::parse(value.as_bytes(), &Limits::default())
+                        && let Some(value) = parsed(value)
                     {
-                        self.type_meta(&key, &parsed.value, definition, trail);
+                        self.type_meta(&key, &value, definition, trail);
                     }
                 } else if definition.unknown == Unknown::Drop {
                     self.note(Problem::Unknown, &key, trail);
@@ -95,15 +96,10 @@ impl<'s> Decoder<'s> {
     /// Reads a value that is not an object or a list of a known type, or that should be one and is
     /// not.
     fn leaf(&mut self, text: &'s str, ty: &Type, trail: &Trail<'_>) -> Outcome {
-        let limits = Limits {
-            duplicates: Duplicates::MergeObjects,
-            ..Limits::default()
-        };
-        let Ok(parsed) = json::parse(text.as_bytes(), &limits) else {
+        let Some(mut value) = parsed(text) else {
             return Ok(());
         };
         self.literal = Some(text);
-        let mut value = parsed.value;
         let outcome = self.value(&mut value, ty, trail);
         self.literal = None;
         outcome
@@ -118,6 +114,16 @@ impl<'s> Decoder<'s> {
             self.problems.push(problem);
         }
     }
+}
+
+/// Returns the value of a part of the text.
+fn parsed(text: &str) -> Option<Value> {
+    let limits = Limits {
+        duplicates: Duplicates::MergeObjects,
+        ..Limits::default()
+    };
+    let parsed = json::parse(text.as_bytes(), &limits);
+    parsed.ok().map(|parsed| parsed.value)
 }
 
 #[cfg(test)]
