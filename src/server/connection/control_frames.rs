@@ -107,11 +107,16 @@ impl<S> LimitedFrames<S> {
         Ok(())
     }
 
-    /// Takes room for the buffers that pieces of bodies keep.
-    fn hold_buffers(&mut self) -> io::Result<()> {
-        if !self.buffers.is_empty() && (!self.budget.is_strange || self.open.is_idle()) {
+    /// Gives back the room of buffers that nothing keeps any more.
+    fn release_buffers(&mut self) {
+        if !self.buffers.is_empty() && (self.open.is_proven() || self.open.is_idle()) {
             self.buffers = Vec::new();
         }
+    }
+
+    /// Takes room for the buffers that pieces of bodies keep.
+    fn hold_buffers(&mut self) -> io::Result<()> {
+        self.release_buffers();
         let pieces = mem::take(&mut self.budget.small_pieces);
         if pieces > 0 {
             let buffers = self.open.heads().hold(pieces * BUFFER_BYTES);
@@ -295,7 +300,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for LimitedFrames<S> {
         self.stream.is_write_vectored()
     }
 
+    /// The library flushes what it has written of an answer, after which a client may be silent.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.release_buffers();
         Pin::new(&mut self.stream).poll_flush(context)
     }
 
@@ -481,6 +488,13 @@ mod tests {
             assert!(limited.buffers.is_empty());
             assert!(sent(&all, &pieces(300)).await.is_some(), "room again");
         }
+        // A client that sends nothing more.
+        let (request, (_, limited)) = &mut held[2];
+        limited.flush().await.expect("there is nothing to write");
+        assert!(!limited.buffers.is_empty(), "its request is under way");
+        *request = Arc::<Requests>::default().begin();
+        limited.flush().await.expect("there is nothing to write");
+        assert!(limited.buffers.is_empty());
     }
 
     #[tokio::test]
